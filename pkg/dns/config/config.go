@@ -16,6 +16,11 @@ const (
 	keyUpstreamNameservers = "upstreamNameservers"
 )
 
+// keys returns the keys that mean something.
+func keys() []string {
+	return []string{keyFederations, keyStubDomains, keyUpstreamNameservers}
+}
+
 // Config is one complete configuration. It is never changed once made, so that
 // any number of goroutines may read it. The zero Config is the default: no
 // federations, no stub domains, upstream nameservers as /etc/resolv.conf has

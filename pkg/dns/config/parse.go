@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"kubedns/pkg/dns/federation"
 )
@@ -23,13 +24,15 @@ const defaultPort = 53
 // order. An error is one line that names the key and the value that is wrong;
 // there is no Config then, as half a configuration is never used. With more
 // than one mistake it names the first, keys being read in their order and
-// values as they are written. Parse keeps nothing of data.
+// values as they are written. A value that is not UTF-8 is an error under any
+// key, as kube-dns has it. Parse does not change data.
 func Parse(data map[string]string) (*Config, []string, error) {
 	var warnings []string
 	for _, key := range slices.Sorted(maps.Keys(data)) {
-		switch key {
-		case keyFederations, keyStubDomains, keyUpstreamNameservers:
-		default:
+		if !utf8.ValidString(data[key]) {
+			return nil, warnings, fmt.Errorf("%s: %s is not UTF-8", quoteKey(key), quote(data[key]))
+		}
+		if !slices.Contains(keys(), key) {
 			warnings = append(warnings, unknownKey(key))
 		}
 	}
@@ -49,10 +52,18 @@ func Parse(data map[string]string) (*Config, []string, error) {
 	return &c, warnings, nil
 }
 
+// quoteKey returns key as an error begins with it: known keys stand as they are.
+func quoteKey(key string) string {
+	if slices.Contains(keys(), key) {
+		return key
+	}
+	return quote(key)
+}
+
 // unknownKey is the warning about key. It names the key that was probably
 // meant, as a wrong case is easily written and silently without effect.
 func unknownKey(key string) string {
-	for _, known := range []string{keyFederations, keyStubDomains, keyUpstreamNameservers} {
+	for _, known := range keys() {
 		if strings.EqualFold(key, known) {
 			return fmt.Sprintf("unknown key %s, %q is meant perhaps", quote(key), known)
 		}
