@@ -1,0 +1,343 @@
+// Package app runs kube-dns: it puts the parts together, starts them, and ends
+// them in order.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/golang/glog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"kubedns/cmd/kube-dns/app/options"
+	"kubedns/pkg/dns"
+	"kubedns/pkg/dns/apiclient"
+	"kubedns/pkg/dns/config"
+	"kubedns/pkg/dns/config/configmap"
+	"kubedns/pkg/dns/forward"
+	"kubedns/pkg/dns/server"
+	"kubedns/pkg/version"
+)
+
+// resolvConf names the nameservers where nothing else does.
+const resolvConf = "/etc/resolv.conf"
+
+// Run serves until ctx is done, then drains and returns nil. Any other end is
+// an error.
+func Run(ctx context.Context, o *options.Options) error {
+	glog.Infof("kube-dns %s (%s), domain %s", version.Version, version.Revision, o.Domain)
+	if err := logToGlog(); err != nil {
+		return err
+	}
+	a := &app{options: o, registry: prometheus.NewRegistry()}
+	kd, source, err := a.cluster()
+	if err != nil {
+		return err
+	}
+	a.kd = kd
+	a.forwarder = forward.New(forward.Options{MaxInFlight: o.MaxForwarded})
+	a.server, err = server.New(server.Options{
+		Tree: kd.Tree(), Backend: kd, Forwarder: a.forwarder,
+		TTL: seconds(o.TTL), NegativeTTL: seconds(o.NegativeTTL), UDPSize: uint16(o.UDPSize),
+		DNSService: o.DNSService, Sockets: o.UDPSockets,
+		MaxTCPConnections: o.MaxTCPConnections, TCPIdleTimeout: o.TCPIdleTimeout,
+		Namespace: o.Prometheus.Namespace, Subsystem: o.Prometheus.Subsystem,
+	})
+	if err != nil {
+		return err
+	}
+	a.reload = newReload(a.apply)
+	if err := a.useNameservers(nil); err != nil {
+		return err
+	}
+	if err := a.register(); err != nil {
+		return err
+	}
+	return a.run(ctx, source)
+}
+
+// app is kube-dns's parts.
+type app struct {
+	options   *options.Options
+	kd        *dns.KubeDNS
+	server    *server.Server
+	forwarder *forward.Forwarder
+	reload    *reload
+	registry  *prometheus.Registry
+	ready     readiness
+}
+
+// cluster makes the KubeDNS and the source of its configuration.
+func (a *app) cluster() (*dns.KubeDNS, config.Source, error) {
+	o := a.options
+	dnsOptions := dns.Options{Zone: o.Domain, TTL: seconds(o.TTL)}
+	var source config.Source = config.Fixed(&config.Config{Federations: o.Federations})
+	if o.ConfigDir != "" {
+		source = config.Dir(o.ConfigDir, o.ConfigPeriod)
+	}
+	if o.Manifests != "" {
+		return dns.NewDirectory(dnsOptions, o.Manifests), source, nil
+	}
+	cfg, err := apiclient.Config(o.Kubeconfig, o.MasterURL)
+	if err != nil {
+		return nil, nil, err
+	}
+	core, err := apiclient.Core(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	discovery, err := apiclient.Discovery(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	kd := dns.NewCluster(dnsOptions, core, discovery)
+	if o.ConfigMap != "" {
+		source = configmap.New(core, o.ConfigMapNamespace, o.ConfigMap, func(err error) {
+			kd.APIServerFailed("configmaps", err)
+		})
+	}
+	return kd, source, nil
+}
+
+func seconds(d time.Duration) uint32 { return uint32(d / time.Second) }
+
+// register adds every metric.
+func (a *app) register() error {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kubedns_build_info", Help: "Always 1; the labels say what runs.",
+		ConstLabels: prometheus.Labels{"version": version.Version, "revision": version.Revision},
+	})
+	info.Set(1)
+	for _, c := range []prometheus.Collector{
+		a.server, a.kd, a.reload, info, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	} {
+		if err := a.registry.Register(c); err != nil {
+			return fmt.Errorf("registering metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+// run opens the ports and serves. What answers DNS and HTTP outlives ctx for
+// as long as the drain takes.
+func (a *app) run(ctx context.Context, source config.Source) error {
+	o := a.options
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+
+	health, err := listenHTTP(ctx, o.HealthzPort)
+	if err != nil {
+		return err
+	}
+	listeners, err := a.server.Listen(ctx, netip.AddrPortFrom(o.BindAddress, uint16(o.Port)))
+	if err != nil {
+		return errors.Join(err, health.Close())
+	}
+	a.ready.set(a.kd.Missing)
+	parts := []func(context.Context) error{
+		httpPart(health, healthMux(&a.ready, a.kd.Tree(), seconds(o.TTL))),
+		func(ctx context.Context) error { return a.server.Serve(ctx, listeners) },
+		a.kd.Run,
+		func(ctx context.Context) error { return source.Run(ctx, a.reload.report) },
+		a.watchSync,
+		flushLog(o.LogFlushFrequency),
+	}
+	if o.Prometheus.Port != 0 {
+		l, err := listenHTTP(ctx, o.Prometheus.Port)
+		if err != nil {
+			return errors.Join(err, health.Close(), listeners.Close())
+		}
+		mux := http.NewServeMux()
+		mux.Handle(o.Prometheus.Path, promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
+		parts = append(parts, httpPart(l, mux))
+	}
+	if o.Profiling {
+		l, err := net.Listen("tcp", "localhost:6060")
+		if err != nil {
+			return errors.Join(fmt.Errorf("profiling: %w", err), health.Close(), listeners.Close())
+		}
+		parts = append(parts, httpPart(l, pprofMux()))
+	}
+	glog.Infof("kube-dns: answering on %v", listeners.Addr())
+	parts = append(parts, func(serving context.Context) error {
+		select {
+		case <-ctx.Done():
+			a.drain(serving)
+			stop()
+		case <-serving.Done():
+		}
+		return nil
+	})
+	return runParts(serving, parts...)
+}
+
+// runParts starts every part, cancels all on the first failure, and returns
+// that once all have ended.
+func runParts(ctx context.Context, parts ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make(chan error, len(parts))
+	for _, part := range parts {
+		go func() { errs <- part(ctx) }()
+	}
+	var first error
+	for range parts {
+		if err := <-errs; err != nil && first == nil {
+			first = err
+			cancel()
+		}
+	}
+	return first
+}
+
+// quiet is how long no question has to come for the drain to end early, and
+// how long the drain takes at the least.
+const quiet = 2 * time.Second
+
+// drain goes on serving while readiness says no, so that whoever still sends
+// questions here gets answers: for the drain period, or until no question has
+// come for 2 s.
+func (a *app) drain(ctx context.Context) {
+	a.ready.set(func() string { return "shutting down" })
+	glog.Infof("kube-dns: draining for %v at most", a.options.DrainPeriod)
+	start := time.Now()
+	end := time.NewTimer(a.options.DrainPeriod)
+	defer end.Stop()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-end.C:
+			return
+		case now := <-look.C:
+			if now.Sub(start) >= quiet && now.Sub(a.server.LastQuestion()) >= quiet {
+				return
+			}
+		}
+	}
+}
+
+// watchSync says once a minute what is missing, once the first list has taken
+// longer than --initial-sync-timeout.
+func (a *app) watchSync(ctx context.Context) error {
+	look := time.NewTimer(a.options.InitialSyncTimeout)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-look.C:
+		}
+		why := a.kd.Missing()
+		if why == "" {
+			return nil
+		}
+		glog.Warningf("kube-dns: not ready: %s", why)
+		look.Reset(time.Minute)
+	}
+}
+
+// apply puts a configuration into force.
+func (a *app) apply(c *config.Config) error {
+	if err := a.useNameservers(c.UpstreamNameservers); err != nil {
+		return err
+	}
+	a.kd.SetFederations(c.Federations)
+	return nil
+}
+
+// useNameservers forwards to the configuration's nameservers, or those of the
+// flag, or those of /etc/resolv.conf, less our own address.
+func (a *app) useNameservers(configured []netip.AddrPort) error {
+	list, from := configured, "configuration"
+	if len(list) == 0 {
+		list, from = a.options.Nameservers, "--nameservers"
+	}
+	if len(list) == 0 {
+		var err error
+		from = resolvConf
+		if list, err = forward.ResolvConf(resolvConf); err != nil {
+			glog.Warningf("kube-dns: no upstream nameservers: %v", err)
+		}
+	}
+	local, err := forward.LocalAddrs()
+	if err != nil {
+		return fmt.Errorf("the addresses of this host: %w", err)
+	}
+	own := []netip.AddrPort{netip.AddrPortFrom(a.options.BindAddress, uint16(a.options.Port))}
+	kept, left := forward.Without(list, own, local)
+	for _, addr := range left {
+		glog.Warningf("kube-dns: nameserver %v (%s) is this server itself: left out", addr, from)
+	}
+	if !slices.Equal(kept, a.forwarder.Nameservers()) {
+		glog.Infof("kube-dns: forwarding to %v (%s)", kept, from)
+		a.forwarder.SetNameservers(kept)
+	}
+	return nil
+}
+
+func listenHTTP(ctx context.Context, port int) (net.Listener, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(port)))
+	if err != nil {
+		return nil, fmt.Errorf("listening for HTTP: %w", err)
+	}
+	return l, nil
+}
+
+// httpPart serves h on l until its context is done.
+func httpPart(l net.Listener, h http.Handler) func(context.Context) error {
+	return func(ctx context.Context) error {
+		srv := newHTTPServer(h)
+		stop := context.AfterFunc(ctx, func() {
+			if err := srv.Close(); err != nil {
+				glog.V(2).Infof("app: closing %v: %v", l.Addr(), err)
+			}
+		})
+		defer stop()
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serving HTTP on %v: %w", l.Addr(), err)
+		}
+		return nil
+	}
+}
+
+// pprofMux has the profiles that the package's own handlers would register on
+// the default mux.
+func pprofMux() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+func flushLog(every time.Duration) func(context.Context) error {
+	return func(ctx context.Context) error {
+		t := time.NewTicker(every)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-t.C:
+				glog.Flush()
+			}
+		}
+	}
+}

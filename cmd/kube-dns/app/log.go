@@ -1,0 +1,81 @@
+package app
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"github.com/golang/glog"
+	"k8s.io/klog/v2"
+)
+
+// logToGlog has client-go's messages go where glog's go, at the same
+// verbosity.
+func logToGlog() error {
+	fs := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(fs)
+	for _, name := range []string{"v", "vmodule"} {
+		if f := flag.CommandLine.Lookup(name); f != nil {
+			if err := fs.Set(name, f.Value.String()); err != nil {
+				return fmt.Errorf("setting klog's -%s: %w", name, err)
+			}
+		}
+	}
+	klog.SetLogger(logr.New(glogSink{}))
+	return nil
+}
+
+// glogSink is a logr.LogSink that writes to glog.
+type glogSink struct {
+	name   string
+	values []any
+	depth  int
+}
+
+func (s glogSink) Init(info logr.RuntimeInfo) { _ = info }
+
+// Enabled leaves the verbosity to klog, which has asked before.
+func (glogSink) Enabled(int) bool { return true }
+
+func (s glogSink) Info(_ int, msg string, kv ...any) {
+	glog.InfoDepth(s.depth+2, s.line(msg, kv))
+}
+
+func (s glogSink) Error(err error, msg string, kv ...any) {
+	if err != nil {
+		kv = append(kv[:len(kv):len(kv)], "err", err)
+	}
+	glog.ErrorDepth(s.depth+2, s.line(msg, kv))
+}
+
+func (s glogSink) WithValues(kv ...any) logr.LogSink {
+	s.values = append(s.values[:len(s.values):len(s.values)], kv...)
+	return s
+}
+
+func (s glogSink) WithName(name string) logr.LogSink {
+	if s.name != "" {
+		name = s.name + "." + name
+	}
+	s.name = name
+	return s
+}
+
+// WithCallDepth implements logr.CallDepthLogSink.
+func (s glogSink) WithCallDepth(depth int) logr.LogSink {
+	s.depth += depth
+	return s
+}
+
+func (s glogSink) line(msg string, kv []any) string {
+	var b strings.Builder
+	b.WriteString("client-go: ")
+	b.WriteString(strings.TrimSpace(msg))
+	for _, kvs := range [][]any{s.values, kv} {
+		for i := 0; i+1 < len(kvs); i += 2 {
+			fmt.Fprintf(&b, " %v=%q", kvs[i], fmt.Sprint(kvs[i+1]))
+		}
+	}
+	return b.String()
+}

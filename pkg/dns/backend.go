@@ -1,0 +1,146 @@
+package dns
+
+import (
+	"strings"
+
+	etcd "github.com/coreos/etcd/client"
+	"github.com/skynetservices/skydns/msg"
+
+	"kubedns/pkg/dns/treecache"
+)
+
+// errNoName is what SkyDNS answers NXDOMAIN.
+var errNoName = etcd.Error{Code: etcd.ErrorCodeKeyNotFound, Message: "no such name"}
+
+// Records implements skydns.Backend: the records at name, fully qualified and
+// in lower case, with "*" in place of a namespace, Service, endpoint, port or
+// protocol for any. Where a name exists without records there are none and no
+// error.
+func (kd *KubeDNS) Records(name string, _ bool) ([]msg.Service, error) {
+	return kd.records(name, func(r *treecache.Records) []msg.Service {
+		if r.Target != "" && strings.Contains(name, "*") {
+			return nil // a CNAME tolerates nothing beside it (RFC 1034 section 3.6.2)
+		}
+		return r.Services(kd.tree.Zone(), kd.ttl)
+	})
+}
+
+// SRVRecords is Records for a question of type SRV: at a Service's own name
+// with an asterisk in it, it has every port.
+func (kd *KubeDNS) SRVRecords(name string) ([]msg.Service, error) {
+	if !strings.Contains(name, "*") {
+		return kd.Records(name, false)
+	}
+	return kd.records(name, func(r *treecache.Records) []msg.Service {
+		return r.PortServices(treecache.Port{SRVs: r.SRVs}, kd.tree.Zone(), kd.ttl)
+	})
+}
+
+// records has what own makes of each Service, or what is below it.
+func (kd *KubeDNS) records(name string, own func(*treecache.Records) []msg.Service) ([]msg.Service, error) {
+	zone := kd.tree.Zone()
+	if name == zone {
+		return nil, nil
+	}
+	under, ok := strings.CutSuffix(name, "."+zone)
+	if !ok {
+		return nil, errNoName
+	}
+	labels := strings.Split(under, ".")
+	switch top := labels[len(labels)-1]; {
+	case top == "svc" && len(labels) == 1:
+		return nil, nil
+	case top == "svc":
+		return kd.below(labels[:len(labels)-1], own)
+	case top == "pod" && len(labels) <= 2:
+		return nil, nil
+	case top == "pod" && len(labels) == 3:
+		if addr, ok := treecache.ParsePodLabel([]byte(labels[0])); ok {
+			return []msg.Service{kd.record(addr.String(), name)}, nil
+		}
+	}
+	return nil, errNoName
+}
+
+// record is one that is not in the tree.
+func (kd *KubeDNS) record(host, name string) msg.Service {
+	return msg.Service{Host: host, Priority: treecache.Priority, Weight: 10, Ttl: kd.ttl, Key: msg.Path(name)}
+}
+
+// below is the records of a name left of svc and the zone.
+func (kd *KubeDNS) below(labels []string, own func(*treecache.Records) []msg.Service) ([]msg.Service, error) {
+	zone, n := kd.tree.Zone(), len(labels)
+	if n > 4 {
+		return nil, errNoName
+	}
+	service := "*"
+	if n > 1 {
+		service = labels[n-2]
+	}
+	var all []msg.Service
+	found := false
+	kd.tree.Match(labels[n-1], service, func(r *treecache.Records) {
+		if n > 2 && r.Kind == treecache.ExternalName {
+			return
+		}
+		switch n {
+		case 1:
+			found = true
+		case 2:
+			found = true
+			all = append(all, own(r)...)
+		case 3:
+			at := r.LabelServices(labels[0], zone, kd.ttl)
+			if strings.Contains(labels[1], "*") || labels[0] == "*" || len(at) > 0 {
+				all = append(all, at...)
+			}
+			found = found || len(at) > 0
+			for _, p := range r.Ports {
+				found = found || matchUnderscored(labels[0], p.Protocol) && labels[0] != "*"
+			}
+		case 4:
+			for _, p := range r.Ports {
+				if matchUnderscored(labels[0], p.Name) && matchUnderscored(labels[1], p.Protocol) {
+					found = true
+					all = append(all, r.PortServices(p, zone, kd.ttl)...)
+				}
+			}
+		}
+	})
+	if !found && n == 1 {
+		_, found = kd.tree.Service([]byte(labels[0]), nil)
+	}
+	if found {
+		return all, nil
+	}
+	if target, ok := kd.Federated(labels); ok && target != "" {
+		return []msg.Service{kd.record(target, strings.Join(labels, ".")+".svc."+zone)}, nil
+	}
+	return nil, errNoName
+}
+
+// matchUnderscored tells whether label, "_http", "*" or "_*", is the port or
+// protocol name. An asterisk stands for an underscored label only where
+// nothing but a port or protocol can stand.
+func matchUnderscored(label, name string) bool {
+	return label == name || label == "*" || label == "_*"
+}
+
+// ReverseRecord implements skydns.Backend: the first owner of a reverse name's
+// address. SkyDNS has room for one.
+func (kd *KubeDNS) ReverseRecord(name string) (*msg.Service, error) {
+	addr, err := treecache.ParseReverse(treecache.AppendName(nil, strings.ToLower(name)))
+	if err != nil {
+		return nil, errNoName
+	}
+	first, _, ok := kd.tree.Reverse(addr)
+	if !ok {
+		return nil, errNoName
+	}
+	host := first.Records.Name(kd.tree.Zone())
+	if first.Records.Kind == treecache.Headless {
+		host = first.Address.Label + "." + host
+	}
+	record := kd.record(host, name)
+	return &record, nil
+}

@@ -1,0 +1,347 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/golang/glog"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"kubedns/pkg/dns/federation"
+	"kubedns/pkg/dns/treecache"
+)
+
+// cluster is the source that an API server is.
+type cluster struct {
+	services, slices cache.SharedIndexInformer
+	core             rest.Interface
+	metrics          *metrics
+
+	contact atomic.Int64 // when the API server was last heard, in Unix nanoseconds; 0 before
+
+	mu         sync.Mutex
+	lastErrors map[string]string // by resource; gone once it was heard again
+	nodes      cache.SharedIndexInformer
+}
+
+// byService indexes slices by the Service that they belong to.
+const byService = "service"
+
+// NewCluster makes a KubeDNS of an API server's Services and EndpointSlices,
+// given clients for core/v1 and discovery.k8s.io/v1.
+func NewCluster(o Options, core, discovery rest.Interface) *KubeDNS {
+	c := &cluster{core: core, metrics: newMetrics(), lastErrors: map[string]string{}}
+	c.services = c.informer(core, "services", &corev1.Service{}, nil, func(obj any) (any, error) {
+		if s, ok := obj.(*corev1.Service); ok {
+			return trimService(s), nil
+		}
+		return obj, nil
+	})
+	c.slices = c.informer(discovery, "endpointslices", &discoveryv1.EndpointSlice{}, cache.Indexers{
+		byService: func(obj any) ([]string, error) {
+			s, ok := obj.(*slice)
+			if !ok || s.service == "" {
+				return nil, nil
+			}
+			return []string{s.Namespace + "/" + s.service}, nil
+		},
+	}, func(obj any) (any, error) {
+		if s, ok := obj.(*discoveryv1.EndpointSlice); ok {
+			return trimSlice(s), nil
+		}
+		return obj, nil
+	})
+	return newKubeDNS(o, c, c.metrics)
+}
+
+// informer makes one whose requests and events count as contact.
+func (c *cluster) informer(client rest.Interface, resource string, example runtime.Object, by cache.Indexers, trim cache.TransformFunc) cache.SharedIndexInformer {
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Get()
+			if err == nil {
+				c.heard(resource)
+			}
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.Watch = true
+			w, err := client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
+			if err != nil {
+				// The informer keeps these to itself. That an API server before
+				// Kubernetes 1.32 does not know streaming lists is no failure.
+				if ctx.Err() == nil && (o.SendInitialEvents == nil || !apierrors.IsInvalid(err)) {
+					c.failed(resource, err)
+				}
+				return nil, err
+			}
+			c.heard(resource)
+			return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+				if e.Type != watch.Error {
+					c.heard(resource)
+				}
+				return e, true
+			}), nil
+		},
+	}
+	i := cache.NewSharedIndexInformerWithOptions(lw, example, cache.SharedIndexInformerOptions{
+		Indexers: by, ObjectDescription: resource,
+	})
+	// Neither fails before the informer has started.
+	if err := errors.Join(
+		i.SetTransform(trim),
+		i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { c.failed(resource, err) }),
+	); err != nil {
+		glog.Errorf("dns: %s informer: %v", resource, err)
+	}
+	return i
+}
+
+func (c *cluster) heard(resource string) {
+	c.contact.Store(time.Now().UnixNano())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.lastErrors, resource)
+}
+
+// failed counts and logs a list or watch that ended; client-go tries again
+// after a pause. That a watch ends after its time is no failure.
+func (c *cluster) failed(resource string, err error) {
+	if err == nil || errors.Is(err, io.EOF) {
+		return
+	}
+	reason := errorReason(err)
+	c.metrics.apiserverErrors.WithLabelValues(resource, reason).Inc()
+	c.mu.Lock()
+	last := c.lastErrors[resource]
+	c.lastErrors[resource] = err.Error()
+	c.mu.Unlock()
+	if last == "" {
+		glog.Warningf("dns: watching %s: %v", resource, err)
+	} else {
+		glog.V(2).Infof("dns: watching %s: %v", resource, err)
+	}
+}
+
+// errorReason puts an error into one of a few words for a metric's label.
+func errorReason(err error) string {
+	if reason := apierrors.ReasonForError(err); reason != metav1.StatusReasonUnknown {
+		return strings.ToLower(string(reason))
+	}
+	var netErr net.Error
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return "unexpectedeof"
+	case errors.As(err, &netErr) && netErr.Timeout():
+		return "timeout"
+	case errors.As(err, &netErr):
+		return "network"
+	}
+	return "other"
+}
+
+func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
+	services, err := c.services.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, initial bool) {
+			if s, ok := obj.(*service); ok && !initial {
+				kd.measure(treecache.Key{Namespace: s.Namespace, Name: s.Name}, s.created)
+			}
+			kd.touchService(obj)
+		},
+		UpdateFunc: func(_, obj any) { kd.touchService(obj) },
+		DeleteFunc: kd.touchService,
+	})
+	if err != nil {
+		return fmt.Errorf("watching services: %w", err)
+	}
+	slices, err := c.slices.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, initial bool) {
+			if !initial {
+				c.measureSlice(kd, obj)
+			}
+			kd.touchSlice(obj)
+		},
+		UpdateFunc: func(old, obj any) {
+			c.measureSlice(kd, obj)
+			kd.touchSlice(old) // it may have belonged to another Service
+			kd.touchSlice(obj)
+		},
+		DeleteFunc: kd.touchSlice,
+	})
+	if err != nil {
+		return fmt.Errorf("watching endpointslices: %w", err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { c.services.RunWithContext(ctx) })
+	wg.Go(func() { c.slices.RunWithContext(ctx) })
+	wg.Go(func() { c.watchNodes(ctx, kd) })
+	for _, h := range []cache.ResourceEventHandlerRegistration{services, slices} {
+		select {
+		case <-h.HasSyncedChecker().Done():
+		case <-ctx.Done():
+		}
+	}
+	if ctx.Err() == nil {
+		kd.listed()
+	}
+	<-ctx.Done()
+	wg.Wait()
+	return nil
+}
+
+// measureSlice starts the measurement of a headless Service's change.
+func (c *cluster) measureSlice(kd *KubeDNS, obj any) {
+	s, ok := obj.(*slice)
+	if !ok || s.triggered.IsZero() {
+		return
+	}
+	key := treecache.Key{Namespace: s.Namespace, Name: s.service}
+	if svc := c.service(key); svc != nil && svc.headless {
+		kd.measure(key, s.triggered)
+	}
+}
+
+// watchNodes watches the Nodes while a federation is configured.
+func (c *cluster) watchNodes(ctx context.Context, kd *KubeDNS) {
+	var (
+		wg   sync.WaitGroup
+		stop context.CancelFunc
+	)
+	defer wg.Wait()
+	for {
+		configured := len(*kd.federations.Load()) > 0
+		switch {
+		case configured && stop == nil:
+			nodes := c.informer(c.core, "nodes", &corev1.Node{}, nil, trimNode)
+			var nodesCtx context.Context
+			nodesCtx, stop = context.WithCancel(ctx)
+			c.setNodes(nodes)
+			wg.Go(func() { nodes.RunWithContext(nodesCtx) })
+		case !configured && stop != nil:
+			stop()
+			stop = nil
+			c.setNodes(nil)
+		}
+		select {
+		case <-kd.configured:
+		case <-ctx.Done():
+			if stop != nil {
+				stop()
+			}
+			return
+		}
+	}
+}
+
+func (c *cluster) setNodes(i cache.SharedIndexInformer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes = i
+}
+
+// node is what is kept of a Node.
+type node struct {
+	meta
+	topologyZone, region string
+}
+
+func trimNode(obj any) (any, error) {
+	n, ok := obj.(*corev1.Node)
+	if !ok {
+		return obj, nil
+	}
+	t := &node{meta: trimMeta(&n.ObjectMeta)}
+	t.topologyZone, t.region = federation.Topology(n.Labels)
+	return t, nil
+}
+
+// topology is that of the first Node by name that has both labels, so that
+// every replica answers the same.
+func (c *cluster) topology() (topologyZone, region string) {
+	c.mu.Lock()
+	nodes := c.nodes
+	c.mu.Unlock()
+	if nodes == nil {
+		return "", ""
+	}
+	var first *node
+	for _, obj := range nodes.GetStore().List() {
+		n, ok := obj.(*node)
+		if ok && n.topologyZone != "" && n.region != "" && (first == nil || n.Name < first.Name) {
+			first = n
+		}
+	}
+	if first == nil {
+		return "", ""
+	}
+	return first.topologyZone, first.region
+}
+
+func (c *cluster) service(key treecache.Key) *service {
+	obj, _, err := c.services.GetStore().GetByKey(key.String())
+	if err != nil || obj == nil {
+		return nil
+	}
+	s, _ := obj.(*service)
+	return s
+}
+
+func (c *cluster) slicesOf(key treecache.Key) []*slice {
+	objs, err := c.slices.GetIndexer().ByIndex(byService, key.String())
+	if err != nil {
+		glog.Errorf("dns: the slices of %v: %v", key, err)
+		return nil
+	}
+	own := make([]*slice, 0, len(objs))
+	for _, obj := range objs {
+		if s, ok := obj.(*slice); ok {
+			own = append(own, s)
+		}
+	}
+	return sortSlices(own)
+}
+
+func (c *cluster) objects() (services, slices int) {
+	return len(c.services.GetStore().ListKeys()), len(c.slices.GetStore().ListKeys())
+}
+
+func (c *cluster) lastContact() time.Time {
+	if t := c.contact.Load(); t != 0 {
+		return time.Unix(0, t)
+	}
+	return time.Time{}
+}
+
+func (c *cluster) missing() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var why []string
+	for _, i := range []struct {
+		resource string
+		informer cache.SharedIndexInformer
+	}{{"services", c.services}, {"endpointslices", c.slices}} {
+		if i.informer.HasSynced() {
+			continue
+		}
+		text := i.resource + " not listed yet"
+		if last := c.lastErrors[i.resource]; last != "" {
+			text += ": " + last
+		}
+		why = append(why, text)
+	}
+	return strings.Join(why, "; ")
+}

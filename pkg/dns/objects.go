@@ -1,0 +1,161 @@
+package dns
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The API's objects as they are kept: what no record needs is dropped when
+// they arrive. They are not written to once made.
+
+// service is a Service.
+type service struct {
+	meta
+	kind         corev1.ServiceType
+	headless     bool
+	clusterIPs   []netip.Addr
+	ports        []port
+	externalName string
+	// publishNotReady is publishNotReadyAddresses or the older annotation
+	// service.alpha.kubernetes.io/tolerate-unready-endpoints.
+	publishNotReady bool
+	created         time.Time
+}
+
+// slice is an EndpointSlice.
+type slice struct {
+	meta
+	service   string // the Service it belongs to, in its own namespace
+	ports     []port
+	endpoints []endpoint
+	// triggered is the annotation endpoints.kubernetes.io/last-change-trigger-time;
+	// zero where there is none.
+	triggered time.Time
+	family    discoveryv1.AddressType
+}
+
+type port struct {
+	name     string // "" where unnamed
+	protocol corev1.Protocol
+	number   uint16 // 0 where the slice has null
+}
+
+type endpoint struct {
+	addr     netip.Addr
+	hostname string
+	ready    bool // the condition is true or absent
+	pod      bool // targetRef is a Pod
+}
+
+// meta is what client-go reads of an object's metadata.
+type meta struct {
+	metav1.ObjectMeta
+}
+
+func trimMeta(m *metav1.ObjectMeta) meta {
+	return meta{metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, ResourceVersion: m.ResourceVersion}}
+}
+
+// tolerateUnready is the annotation that stood before the field
+// publishNotReadyAddresses.
+const tolerateUnready = "service.alpha.kubernetes.io/tolerate-unready-endpoints"
+
+// trimService makes a service of the API's object.
+func trimService(s *corev1.Service) *service {
+	t := &service{
+		meta:            trimMeta(&s.ObjectMeta),
+		kind:            s.Spec.Type,
+		headless:        s.Spec.ClusterIP == corev1.ClusterIPNone,
+		publishNotReady: s.Spec.PublishNotReadyAddresses || s.Annotations[tolerateUnready] == "true",
+		created:         s.CreationTimestamp.Time,
+	}
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
+		t.externalName = s.Spec.ExternalName
+		return t
+	}
+	if !t.headless {
+		ips := s.Spec.ClusterIPs
+		if len(ips) == 0 {
+			ips = []string{s.Spec.ClusterIP} // an object from before dual stack
+		}
+		for _, ip := range ips {
+			if addr, err := netip.ParseAddr(ip); err == nil {
+				t.clusterIPs = append(t.clusterIPs, addr.Unmap())
+			}
+		}
+	}
+	if len(s.Spec.Ports) > 0 {
+		t.ports = make([]port, len(s.Spec.Ports))
+		for i, p := range s.Spec.Ports {
+			t.ports[i] = port{strings.Clone(p.Name), protocolOf(p.Protocol), uint16(p.Port)}
+		}
+	}
+	return t
+}
+
+// trimSlice makes a slice of the API's object.
+func trimSlice(s *discoveryv1.EndpointSlice) *slice {
+	t := &slice{
+		meta:    trimMeta(&s.ObjectMeta),
+		service: s.Labels[discoveryv1.LabelServiceName],
+		family:  s.AddressType,
+	}
+	if v, err := time.Parse(time.RFC3339Nano, s.Annotations[corev1.EndpointsLastChangeTriggerTime]); err == nil {
+		t.triggered = v
+	}
+	if t.family != discoveryv1.AddressTypeIPv4 && t.family != discoveryv1.AddressTypeIPv6 {
+		return t // of type FQDN: no record comes from it
+	}
+	for _, p := range s.Ports {
+		q := port{protocol: corev1.ProtocolTCP}
+		if p.Name != nil {
+			q.name = *p.Name
+		}
+		if p.Protocol != nil {
+			q.protocol = protocolOf(*p.Protocol)
+		}
+		if p.Port != nil {
+			q.number = uint16(*p.Port)
+		}
+		t.ports = append(t.ports, q)
+	}
+	n := 0
+	for i := range s.Endpoints {
+		n += len(s.Endpoints[i].Addresses)
+	}
+	t.endpoints = make([]endpoint, 0, n)
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		q := endpoint{ready: e.Conditions.Ready == nil || *e.Conditions.Ready}
+		if e.Hostname != nil {
+			q.hostname = strings.ToLower(*e.Hostname)
+		}
+		q.pod = e.TargetRef != nil && e.TargetRef.Kind == "Pod"
+		for _, a := range e.Addresses {
+			addr, err := netip.ParseAddr(a)
+			if err != nil {
+				continue
+			}
+			q.addr = addr.WithZone("").Unmap()
+			t.endpoints = append(t.endpoints, q)
+		}
+	}
+	return t
+}
+
+func protocolOf(p corev1.Protocol) corev1.Protocol {
+	switch p {
+	case corev1.ProtocolUDP:
+		return corev1.ProtocolUDP
+	case corev1.ProtocolSCTP:
+		return corev1.ProtocolSCTP
+	case corev1.ProtocolTCP, "":
+		return corev1.ProtocolTCP
+	}
+	return p
+}

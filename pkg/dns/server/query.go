@@ -1,0 +1,216 @@
+package server
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/miekg/dns"
+)
+
+// headerLen is a DNS header's length in octets (RFC 1035 section 4.1.1).
+const headerLen = 12
+
+// Bits of the header's second 16 bits.
+const (
+	bitQR = 1 << 15
+	bitAA = 1 << 10
+	bitTC = 1 << 9
+	bitRD = 1 << 8
+	bitRA = 1 << 7
+	bitAD = 1 << 5
+	bitCD = 1 << 4
+)
+
+// query is a question taken apart in place. It refers to the message it was
+// parsed from and is used for one message after another, by one goroutine.
+type query struct {
+	msg    []byte // the whole message as it came
+	id     uint16
+	flags  uint16
+	qtype  uint16
+	qclass uint16
+
+	qend int // where the question section ends in msg
+
+	lower   [255]byte  // the question's name in lower case, wire form
+	namelen int        // its length with the root's octet
+	labels  [128]uint8 // where each label begins in lower, from the left
+	nlabels int
+
+	edns    bool
+	udpSize uint16 // as offered in the OPT record
+	version uint8  // of EDNS
+	do      bool
+}
+
+// What is wrong with a message, for the one switch that makes an answer of it.
+var (
+	errDrop     = errors.New("not a question to answer") // silence
+	errFormat   = errors.New("malformed")                // FORMERR
+	errOpcode   = errors.New("opcode")                   // NOTIMP
+	errVersion  = errors.New("EDNS version")             // BADVERS
+	errTransfer = errors.New("zone transfer")            // REFUSED
+)
+
+// name is the question's name in wire form, in lower case.
+func (q *query) name() []byte { return q.lower[:q.namelen] }
+
+// label is the i-th label from the left, in lower case.
+func (q *query) label(i int) []byte {
+	at := int(q.labels[i])
+	return q.lower[at+1 : at+1+int(q.lower[at])]
+}
+
+// labelStrings are the first n labels from the left.
+func (q *query) labelStrings(n int) []string {
+	s := make([]string, n)
+	for i := range s {
+		s[i] = string(q.label(i))
+	}
+	return s
+}
+
+// parse takes msg apart. The errors are the ones above; with all but errDrop,
+// id, flags and, where the question could be read, qend are set.
+func (q *query) parse(msg []byte) error {
+	q.msg, q.qend, q.edns, q.udpSize, q.version, q.do = msg, 0, false, 0, 0, false
+	q.namelen, q.nlabels, q.qtype, q.qclass = 0, 0, 0, 0
+	if len(msg) < headerLen {
+		return errDrop // there is no header to answer with
+	}
+	q.id = binary.BigEndian.Uint16(msg)
+	q.flags = binary.BigEndian.Uint16(msg[2:])
+	if q.flags&bitQR != 0 {
+		return errDrop // a reply: answering it could make a loop
+	}
+	if q.flags>>11&0xf != dns.OpcodeQuery {
+		return errOpcode
+	}
+	// RFC 9619: a query has one question.
+	if binary.BigEndian.Uint16(msg[4:]) != 1 {
+		return errFormat
+	}
+	if err := q.parseQuestion(); err != nil {
+		return err
+	}
+	if err := q.parseRest(); err != nil {
+		return err
+	}
+	if q.edns && q.version != 0 {
+		return errVersion
+	}
+	return nil
+}
+
+// parseQuestion reads the one question. Its name is not compressed: there is
+// nothing before it to point to.
+func (q *query) parseQuestion() error {
+	msg, at, n := q.msg, headerLen, 0
+	for {
+		if at >= len(msg) {
+			return errFormat
+		}
+		length := int(msg[at])
+		if length > 63 || at+1+length > len(msg) || n+1+length > len(q.lower) {
+			return errFormat
+		}
+		q.lower[n] = byte(length)
+		if length == 0 {
+			at++
+			n++
+			break
+		}
+		q.labels[q.nlabels] = uint8(n)
+		q.nlabels++
+		for i := 1; i <= length; i++ {
+			c := msg[at+i]
+			if c-'A' < 26 {
+				c |= 0x20
+			}
+			q.lower[n+i] = c
+		}
+		at += 1 + length
+		n += 1 + length
+	}
+	q.namelen = n
+	if at+4 > len(msg) {
+		return errFormat
+	}
+	q.qtype = binary.BigEndian.Uint16(msg[at:])
+	q.qclass = binary.BigEndian.Uint16(msg[at+2:])
+	q.qend = at + 4
+	return nil
+}
+
+// parseRest walks over the records behind the question; only OPT says
+// something here. What stands behind the last record is ignored, as it always
+// was.
+func (q *query) parseRest() error {
+	msg, at := q.msg, q.qend
+	answers := int(binary.BigEndian.Uint16(msg[6:])) + int(binary.BigEndian.Uint16(msg[8:]))
+	records := answers + int(binary.BigEndian.Uint16(msg[10:]))
+	for i := range records {
+		root := at < len(msg) && msg[at] == 0
+		at = skipName(msg, at)
+		if at < 0 || at+10 > len(msg) {
+			return errFormat
+		}
+		rdata := at + 10
+		end := rdata + int(binary.BigEndian.Uint16(msg[at+8:]))
+		if end > len(msg) {
+			return errFormat
+		}
+		if binary.BigEndian.Uint16(msg[at:]) == dns.TypeOPT {
+			// RFC 6891 section 6.1.1: one OPT, its owner the root, in the
+			// additional section.
+			if q.edns || !root || i < answers {
+				return errFormat
+			}
+			q.edns = true
+			q.udpSize = binary.BigEndian.Uint16(msg[at+2:])
+			q.version = msg[at+5]
+			q.do = msg[at+6]&0x80 != 0
+			if !validOptions(msg[rdata:end]) {
+				return errFormat
+			}
+		}
+		at = end
+	}
+	return nil
+}
+
+// validOptions tells whether OPT's rdata is a sequence of options (RFC 6891
+// section 6.1.2).
+func validOptions(rdata []byte) bool {
+	for len(rdata) > 0 {
+		if len(rdata) < 4 {
+			return false
+		}
+		end := 4 + int(binary.BigEndian.Uint16(rdata[2:]))
+		if end > len(rdata) {
+			return false
+		}
+		rdata = rdata[end:]
+	}
+	return true
+}
+
+// skipName is where the name at at ends, or -1.
+func skipName(msg []byte, at int) int {
+	for at < len(msg) {
+		switch length := int(msg[at]); {
+		case length == 0:
+			return at + 1
+		case length >= 0xc0: // a pointer ends the name (RFC 1035 section 4.1.4)
+			if at+2 > len(msg) {
+				return -1
+			}
+			return at + 2
+		case length > 63:
+			return -1
+		default:
+			at += 1 + length
+		}
+	}
+	return -1
+}

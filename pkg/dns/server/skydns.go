@@ -1,0 +1,105 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/miekg/dns"
+	"github.com/skynetservices/skydns/msg"
+	skydns "github.com/skynetservices/skydns/server"
+)
+
+// Record is a record as SkyDNS's backends have it.
+type Record = msg.Service
+
+// newSkyDNS answers from b and forwards nothing: what is not in the zone never
+// comes to it. SkyDNS's own Run is unused, as it ends the process when a bind
+// fails.
+func newSkyDNS(b skydns.Backend, cfg skydns.Config) (dns.Handler, error) {
+	if err := skydns.SetDefaults(&cfg); err != nil {
+		return nil, fmt.Errorf("skydns defaults: %w", err)
+	}
+	return skydns.New(b, &cfg), nil
+}
+
+// srvBackend is the backend for questions of type SRV.
+type srvBackend struct{ Backend }
+
+// Records implements skydns.Backend.
+func (b srvBackend) Records(name string, _ bool) ([]msg.Service, error) { return b.SRVRecords(name) }
+
+// recorder is the dns.ResponseWriter that SkyDNS writes its reply to.
+type recorder struct{ msg *dns.Msg }
+
+// SkyDNS asks for the address only to tell TCP from UDP, and cuts what goes
+// over UDP to the size in the question's OPT record.
+var recorderAddr = &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}
+
+func (r *recorder) WriteMsg(m *dns.Msg) error { r.msg = m; return nil }
+func (*recorder) LocalAddr() net.Addr         { return recorderAddr }
+func (*recorder) RemoteAddr() net.Addr        { return recorderAddr }
+func (*recorder) Write([]byte) (int, error)   { return 0, errors.ErrUnsupported }
+func (*recorder) Close() error                { return nil }
+func (*recorder) TsigStatus() error           { return nil }
+func (*recorder) TsigTimersOnly(bool)         {}
+func (*recorder) Hijack()                     {}
+
+// ask has SkyDNS answer a question.
+func ask(h dns.Handler, question dns.Question) *dns.Msg {
+	req := &dns.Msg{Question: []dns.Question{question}}
+	req.Id = dns.Id()
+	req.RecursionDesired = true
+	req.SetEdns0(dns.MaxMsgSize-1, false) // pack cuts to the client's size
+	var w recorder
+	h.ServeDNS(&w, req)
+	return w.msg
+}
+
+// wildcard answers a name with an asterisk, which SkyDNS does, and puts right
+// what SkyDNS's answers lack (records.md): AA on negative ones, our SOA, no
+// weight of 0, ANY.
+func (s *Server) wildcard(req *dns.Msg) *dns.Msg {
+	question := req.Question[0]
+	h := s.skydns
+	if question.Qtype == dns.TypeSRV {
+		h = s.skydnsSRV
+	}
+	asked := question
+	asked.Qclass = dns.ClassINET
+	if question.Qtype == dns.TypeANY {
+		asked.Qtype = dns.TypeTXT // SkyDNS refuses ANY; whether the name exists is the same
+	}
+	m := ask(h, asked)
+	if m == nil {
+		return &dns.Msg{MsgHdr: dns.MsgHdr{Rcode: dns.RcodeServerFailure, Authoritative: true}}
+	}
+	m.Authoritative = true
+	m.Ns, m.Extra = nil, withoutOPT(m.Extra)
+	for _, rr := range m.Answer {
+		if srv, ok := rr.(*dns.SRV); ok && srv.Weight == 0 {
+			srv.Weight = 1
+		}
+	}
+	switch {
+	case len(m.Answer) > 0 || m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError:
+	case question.Qtype == dns.TypeANY && m.Rcode == dns.RcodeSuccess:
+		m.Answer = []dns.RR{&dns.HINFO{
+			Hdr: dns.RR_Header{Name: question.Name, Rrtype: dns.TypeHINFO, Class: dns.ClassINET, Ttl: s.ttl()},
+			Cpu: "RFC8482",
+		}}
+	default:
+		m.Ns = []dns.RR{s.soa()}
+	}
+	return m
+}
+
+func withoutOPT(extra []dns.RR) []dns.RR {
+	var kept []dns.RR
+	for _, rr := range extra {
+		if rr.Header().Rrtype != dns.TypeOPT {
+			kept = append(kept, rr)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,314 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/golang/glog"
+	"github.com/miekg/dns"
+
+	"kubedns/pkg/dns/forward"
+)
+
+// answerTimeout is when a question that depends on others has to be answered:
+// before a client gives up, which is after 5 s (resolv.conf(5)).
+const answerTimeout = 3700 * time.Millisecond
+
+// maxHops is how many names a chain of CNAME records may have.
+const maxHops = 16
+
+// later answers on a goroutine of its own what the direct way does not. msg is
+// copied: it is the reader's again when later returns.
+func (s *Server) later(ctx context.Context, start time.Time, sys system, v verdict, msg []byte, limit int, tcp bool, send respond) {
+	msg = append([]byte(nil), msg...)
+	s.slow.Go(func() {
+		w := s.newWorker()
+		defer func() {
+			if p := recover(); p != nil {
+				send(s.recovered(p, &w.q, &w.r, nil))
+			}
+		}()
+		if err := w.q.parse(msg); err != nil {
+			return // it was parsed before
+		}
+		req := new(dns.Msg)
+		if err := req.Unpack(msg); err != nil || len(req.Question) != 1 {
+			w.r.start(&w.q, nil, limit)
+			send(w.done(start, sys, dns.RcodeFormatError, 0))
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+		defer cancel()
+		m := s.answerSlowly(ctx, v, w, req, tcp)
+		if glog.V(4) {
+			glog.Infof("server: %s: %s, %d answers", describe(msg), dns.RcodeToString[m.Rcode], len(m.Answer))
+		}
+		out := s.pack(m, req, &w.q, limit)
+		s.metrics.answered(sys, time.Since(start), len(out), causeOf(m.Rcode, uint16(len(m.Answer)), m.Truncated))
+		send(out)
+	})
+}
+
+// answerSlowly makes the answer; its header's flags but for the rcode, and
+// OPT, are made by pack.
+func (s *Server) answerSlowly(ctx context.Context, v verdict, w *worker, req *dns.Msg, tcp bool) *dns.Msg {
+	m := &dns.Msg{}
+	m.Authoritative = true
+	question := req.Question[0]
+	switch v.way {
+	case wayWildcard:
+		return s.wildcard(req)
+	case wayExternal:
+		s.chain(ctx, m, question, v.records.Target, tcp)
+	case wayFederation:
+		target, _ := s.backend.Federated(w.q.labelStrings(3))
+		if target == "" {
+			m.Rcode = dns.RcodeServerFailure
+			break
+		}
+		s.chain(ctx, m, question, target, tcp)
+	default:
+		reply, _, err := s.forwarder.Exchange(ctx, req, tcp)
+		if err != nil {
+			s.forwardFailed(question, err)
+			m.Authoritative = false
+			m.Rcode = dns.RcodeServerFailure
+			break
+		}
+		m = reply
+		m.Authoritative = false
+	}
+	return m
+}
+
+func (s *Server) forwardFailed(q dns.Question, err error) {
+	if errors.Is(err, forward.ErrOverloaded) {
+		s.metrics.shed.Inc()
+	}
+	if glog.V(4) {
+		glog.Infof("server: forwarding %s %s: %v", q.Name, dns.TypeToString[q.Qtype], err)
+	}
+}
+
+// chain answers question with a CNAME to target and, for A and AAAA, with
+// what follows behind it: from the tree what is in the zone, from upstream
+// what is not. A loop, or an upstream that does not answer, is SERVFAIL
+// without an answer: a part of a chain would be taken for NODATA.
+func (s *Server) chain(ctx context.Context, m *dns.Msg, question dns.Question, target string, tcp bool) {
+	link := func(owner, target string) dns.RR {
+		return &dns.CNAME{
+			Hdr:    dns.RR_Header{Name: owner, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: s.ttl()},
+			Target: target,
+		}
+	}
+	m.Answer = append(m.Answer, link(question.Name, target))
+	if question.Qtype != dns.TypeA && question.Qtype != dns.TypeAAAA {
+		return
+	}
+	fail := func() {
+		m.Answer, m.Ns, m.Rcode = nil, nil, dns.RcodeServerFailure
+	}
+	seen := map[string]bool{strings.ToLower(question.Name): true}
+	name := target
+	for range maxHops {
+		if seen[strings.ToLower(name)] {
+			break
+		}
+		seen[strings.ToLower(name)] = true
+		next := dns.Question{Name: name, Qtype: question.Qtype, Qclass: dns.ClassINET}
+		if !dns.IsSubDomain(s.zone.tree.Zone(), strings.ToLower(name)) {
+			final, rcode, ok := s.upstream(ctx, m, next, tcp)
+			if !ok {
+				break
+			}
+			if final == "" {
+				m.Rcode = rcode
+				return
+			}
+			name = final // back in the zone
+			continue
+		}
+		local, v, q := s.local(next)
+		federated, isFederated := "", false
+		if v.way == wayFederation {
+			federated, isFederated = s.backend.Federated(q.labelStrings(3))
+		}
+		switch {
+		case local == nil: // a name that cannot be asked for
+			m.Rcode = dns.RcodeNameError
+			m.Ns = []dns.RR{s.soa()}
+			return
+		case v.way == wayExternal:
+			m.Answer = append(m.Answer, link(name, v.records.Target))
+			name = v.records.Target
+		case isFederated && federated == "":
+			fail()
+			return
+		case isFederated:
+			m.Answer = append(m.Answer, link(name, federated))
+			name = federated
+		default:
+			m.Answer = append(m.Answer, local.Answer...)
+			m.Ns, m.Rcode = local.Ns, v.rcode
+			return
+		}
+	}
+	fail()
+}
+
+// upstream appends what the nameservers answer to m. final is set where their
+// chain ends in a name of the zone, which they cannot know.
+func (s *Server) upstream(ctx context.Context, m *dns.Msg, question dns.Question, tcp bool) (final string, rcode int, ok bool) {
+	req := &dns.Msg{Question: []dns.Question{question}}
+	req.Id = dns.Id()
+	req.RecursionDesired = true
+	reply, _, err := s.forwarder.Exchange(ctx, req, tcp)
+	if err != nil {
+		s.forwardFailed(question, err)
+		return "", 0, false
+	}
+	if reply.Rcode != dns.RcodeSuccess && reply.Rcode != dns.RcodeNameError {
+		return "", 0, false
+	}
+	name := question.Name
+	for range maxHops {
+		next := ""
+		for _, rr := range reply.Answer {
+			if c, isCNAME := rr.(*dns.CNAME); isCNAME && strings.EqualFold(c.Hdr.Name, name) {
+				next = c.Target
+			}
+		}
+		if next == "" {
+			break
+		}
+		name = next
+	}
+	m.Answer = append(m.Answer, reply.Answer...)
+	has := false
+	for _, rr := range reply.Answer {
+		has = has || rr.Header().Rrtype == question.Qtype && strings.EqualFold(rr.Header().Name, name)
+	}
+	if !has && name != question.Name && dns.IsSubDomain(s.zone.tree.Zone(), strings.ToLower(name)) {
+		return name, 0, true
+	}
+	if !has {
+		m.Ns = reply.Ns // the SOA of a negative answer
+	}
+	return "", reply.Rcode, true
+}
+
+// local answers a question about a name of the zone from the tree. The
+// message is nil where the name has no wire form.
+func (s *Server) local(question dns.Question) (*dns.Msg, verdict, *query) {
+	req := &dns.Msg{Question: []dns.Question{question}}
+	wire, err := req.Pack()
+	w := s.newWorker()
+	if err != nil || w.q.parse(wire) != nil || !s.zone.holds(&w.q) {
+		return nil, verdict{}, nil
+	}
+	w.r.start(&w.q, nil, dns.MaxMsgSize)
+	v := s.zone.resolve(&w.q, &w.r, s.rotation.Add(1))
+	m := new(dns.Msg)
+	if err := m.Unpack(w.r.finish(&w.q, v.rcode, bitAA|bitRA, s.udpSize)); err != nil {
+		return nil, verdict{}, nil
+	}
+	if v.way == wayWildcard {
+		m.Ns, v.rcode = []dns.RR{s.soa()}, dns.RcodeNameError
+	}
+	return m, v, &w.q
+}
+
+func (s *Server) ttl() uint32 {
+	t := s.zone.ttl
+	return uint32(t[0])<<24 | uint32(t[1])<<16 | uint32(t[2])<<8 | uint32(t[3])
+}
+
+// soa is the zone's SOA record as negative answers have it.
+func (s *Server) soa() dns.RR {
+	zone := s.zone.tree.Zone()
+	return &dns.SOA{
+		Hdr: dns.RR_Header{Name: zone, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: s.zone.negTTLSecs},
+		Ns:  "ns.dns." + zone, Mbox: "hostmaster." + zone, Serial: s.zone.tree.Serial(),
+		Refresh: 28800, Retry: 7200, Expire: 604800, Minttl: s.zone.negTTLSecs,
+	}
+}
+
+// pack brings m into wire form for the client that asked req: its ID, question
+// and flags, EDNS and size.
+func (s *Server) pack(m, req *dns.Msg, q *query, limit int) []byte {
+	m.Id = req.Id
+	m.Response = true
+	m.Opcode = dns.OpcodeQuery
+	m.RecursionDesired = req.RecursionDesired
+	m.RecursionAvailable = true
+	m.CheckingDisabled = req.CheckingDisabled
+	m.Question = req.Question
+	m.Compress = true
+	if q.edns {
+		opt := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}}
+		opt.SetUDPSize(s.udpSize)
+		if q.do {
+			opt.SetDo()
+		}
+		m.Extra = append(m.Extra, opt)
+	} else if m.Rcode > 0xf {
+		m.Rcode = dns.RcodeServerFailure // an extended rcode needs OPT
+	}
+	wire, err := fit(m, limit)
+	if err != nil {
+		glog.V(2).Infof("server: packing the answer to %s: %v", req.Question[0].Name, err)
+		m.Answer, m.Ns, m.Truncated = nil, nil, false
+		m.Extra = optOnly(m.Extra)
+		m.Rcode = dns.RcodeServerFailure
+		wire, err = m.Pack()
+		if err != nil {
+			return nil
+		}
+	}
+	return wire
+}
+
+func optOnly(extra []dns.RR) []dns.RR {
+	for _, rr := range extra {
+		if rr.Header().Rrtype == dns.TypeOPT {
+			return []dns.RR{rr}
+		}
+	}
+	return nil
+}
+
+// fit packs m so that it takes limit octets at most: the additional section
+// goes first, then TC is set and as many answers stay as fit (RFC 2181
+// section 9).
+func fit(m *dns.Msg, limit int) ([]byte, error) {
+	wire, err := m.Pack()
+	if err == nil && len(wire) <= limit {
+		return wire, nil
+	}
+	if err != nil && m.Len() <= dns.MaxMsgSize {
+		return nil, err
+	}
+	if opt := optOnly(m.Extra); len(opt) < len(m.Extra) {
+		m.Extra = opt
+		if wire, err = m.Pack(); err == nil && len(wire) <= limit {
+			return wire, nil
+		}
+	}
+	m.Truncated = true
+	answers := m.Answer
+	m.Ns = nil
+	low, high := 0, len(answers) // the first low fit, the first high+1 do not
+	for low < high {
+		mid := (low + high + 1) / 2
+		m.Answer = answers[:mid]
+		if wire, err = m.Pack(); err == nil && len(wire) <= limit {
+			low = mid
+		} else {
+			high = mid - 1
+		}
+	}
+	m.Answer = answers[:low]
+	return m.Pack()
+}

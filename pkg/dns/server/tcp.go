@@ -1,0 +1,131 @@
+package server
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/golang/glog"
+)
+
+// maxPipelined is how many questions of one connection may be under way at
+// upstream nameservers; the next one is read when one of them is answered.
+const maxPipelined = 100
+
+// tcpWriteTimeout ends a connection whose client does not read.
+const tcpWriteTimeout = 5 * time.Second
+
+// serveTCP accepts connections until the listener is closed, and returns once
+// they have ended.
+func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	slots := make(chan struct{}, s.maxTCP)
+	for {
+		conn, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			// Out of descriptors, or a client that went away: no reason to end.
+			glog.Warningf("server: accepting TCP: %v", err)
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			glog.V(2).Infof("server: %v: too many TCP connections", conn.RemoteAddr())
+			closeConn(conn)
+			continue
+		}
+		s.metrics.tcpConns.Inc()
+		wg.Go(func() {
+			s.serveConn(ctx, conn)
+			s.metrics.tcpConns.Dec()
+			<-slots
+		})
+	}
+}
+
+func closeConn(c io.Closer) {
+	if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		glog.V(2).Infof("server: closing: %v", err)
+	}
+}
+
+// serveConn answers the questions of one connection (RFC 7766): pipelined ones
+// in the order in which their answers are there.
+func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
+	defer closeConn(conn)
+	stop := context.AfterFunc(ctx, func() { closeConn(conn) })
+	defer stop()
+
+	var (
+		wg      sync.WaitGroup // answers under way
+		mu      sync.Mutex     // writes
+		pending = make(chan struct{}, maxPipelined)
+	)
+	defer wg.Wait()
+	// write sends a reply that has room for its length before it. A client
+	// that does not read loses the connection.
+	write := func(framed []byte) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		binary.BigEndian.PutUint16(framed, uint16(len(framed)-2))
+		if err := conn.SetWriteDeadline(time.Now().Add(tcpWriteTimeout)); err != nil {
+			return false
+		}
+		_, err := conn.Write(framed)
+		if err != nil {
+			closeConn(conn)
+		}
+		return err == nil
+	}
+	w := s.newWorker()
+	var length [2]byte
+	var msg, buf []byte
+	for {
+		// The whole of a question has to come within the idle time.
+		if err := conn.SetReadDeadline(time.Now().Add(s.tcpIdle)); err != nil {
+			return
+		}
+		if _, err := io.ReadFull(conn, length[:]); err != nil {
+			return
+		}
+		n := int(binary.BigEndian.Uint16(length[:]))
+		if cap(msg) < n {
+			msg = make([]byte, n)
+		}
+		msg = msg[:n]
+		if _, err := io.ReadFull(conn, msg); err != nil {
+			return
+		}
+		s.asked.Store(time.Now().UnixNano())
+		reply := w.handle(ctx, msg, buf, true, func() respond {
+			pending <- struct{}{}
+			wg.Add(1)
+			return func(reply []byte) {
+				defer wg.Done()
+				if len(reply) > 0 {
+					write(append(make([]byte, 2, 2+len(reply)), reply...))
+				}
+				<-pending
+			}
+		})
+		if reply == nil {
+			continue
+		}
+		buf = reply[:0]
+		if !write(append(make([]byte, 2, 2+len(reply)), reply...)) {
+			return
+		}
+	}
+}

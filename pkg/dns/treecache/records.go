@@ -1,0 +1,224 @@
+package treecache
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Kind says what sort of Service a set of records was made for.
+type Kind uint8
+
+// The kinds of Service that records differ for.
+const (
+	ClusterIP Kind = iota
+	Headless
+	ExternalName
+)
+
+// String is the kind as metrics and the log name it: "cluster_ip",
+// "headless", "external_name".
+func (k Kind) String() string {
+	switch k {
+	case Headless:
+		return "headless"
+	case ExternalName:
+		return "external_name"
+	}
+	return "cluster_ip"
+}
+
+// A Key names a Service.
+type Key struct{ Namespace, Name string }
+
+// String is "namespace/name", as kubectl prints it.
+func (k Key) String() string { return k.Namespace + "/" + k.Name }
+
+// Address is an address of a Service, and the label that it has below it.
+type Address struct {
+	// Label is an endpoint's hostname or the label the system assigned, in
+	// lower case; empty where the address has no name of its own.
+	Label string
+	// Addr has no zone, and an IPv4 address is in its own form.
+	Addr netip.Addr
+	// Repeated is set where the same address stands before under another
+	// label: it is answered at that label, but only once at the Service.
+	Repeated bool
+	// Reverse is set where the address's PTR record names this label, for a
+	// cluster IP the Service itself.
+	Reverse bool
+	// PodHostname is set where the endpoint has a hostname and is a Pod's:
+	// of several owners of an address those come first.
+	PodHostname bool
+}
+
+// SRV is what differs between the SRV records of one Service.
+type SRV struct {
+	// Label is the target's label below the Service; empty where the target
+	// is the Service itself.
+	Label string
+	Port  uint16 // never 0
+}
+
+// Port has the SRV records of one named port and protocol.
+type Port struct {
+	Protocol string // with its underscore, in lower case: "_tcp"
+	Name     string // with its underscore, in lower case: "_http"
+	SRVs     []SRV  // each pair of label and port once; never empty
+}
+
+// Records is all that one Service owns in the DNS, in the form that answers
+// are written from. It is complete when given to Replace, and nobody changes
+// it afterwards.
+type Records struct {
+	Key  Key
+	Kind Kind
+	// Addresses are sorted by label, then by address. They are never empty
+	// for Headless: a headless Service without an endpoint to answer with
+	// has no name (DNS specification 1.1.0 section 2.4.1), see Empty.
+	Addresses []Address
+	// Ports are sorted by protocol, then by name; SRV records by label, then
+	// by port.
+	Ports []Port
+	// SRVs are the records at the Service's own name: those of every port,
+	// named or not, each pair of label and port once.
+	SRVs []SRV
+	// Target is what an ExternalName stands for, fully qualified and in the
+	// manifest's spelling; empty for other kinds.
+	Target string
+	// HasReady is set where any endpoint of the Service is ready, whatever
+	// its kind.
+	HasReady bool
+	// Created is the Service's creation, which orders the owners of an
+	// address.
+	Created time.Time
+	// Empty is set where only the namespace is to exist.
+	Empty bool
+
+	wire []byte // the Service's name in wire form, set by Replace
+}
+
+// Wire is the Service's name in wire form (RFC 1035 section 3.1), in lower
+// case and with the root's octet: SRV targets and PTR records end in it. It
+// is set once the records are in a tree.
+func (r *Records) Wire() []byte { return r.wire }
+
+// At has the addresses at label, all those that share it.
+func (r *Records) At(label []byte) []Address {
+	if len(label) == 0 {
+		return nil
+	}
+	first := sortSearch(r.Addresses, label)
+	last := first
+	for last < len(r.Addresses) && r.Addresses[last].Label == string(label) {
+		last++
+	}
+	return r.Addresses[first:last]
+}
+
+// AtString is At for a label that is a string.
+func (r *Records) AtString(label string) []Address {
+	// A conversion that does not escape costs no allocation for what a label
+	// may be long.
+	var b [64]byte
+	return r.At(append(b[:0], label...))
+}
+
+// sortSearch is the index of the first address whose label is not before
+// label. It is written out since slices.BinarySearchFunc would make a string
+// of label.
+func sortSearch(addresses []Address, label []byte) int {
+	low, high := 0, len(addresses)
+	for low < high {
+		mid := int(uint(low+high) >> 1)
+		if addresses[mid].Label < string(label) {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	return low
+}
+
+// PortAt has the SRV records of a port and protocol, both with their
+// underscore, or nil.
+func (r *Records) PortAt(name, protocol []byte) []SRV {
+	for i := range r.Ports {
+		if p := &r.Ports[i]; p.Name == string(name) && p.Protocol == string(protocol) {
+			return p.SRVs
+		}
+	}
+	return nil
+}
+
+// HasProtocol tells whether a port has the protocol, "_tcp": then that name
+// exists below the Service, without records (RFC 8020).
+func (r *Records) HasProtocol(protocol []byte) bool {
+	for i := range r.Ports {
+		if r.Ports[i].Protocol == string(protocol) {
+			return true
+		}
+	}
+	return false
+}
+
+// Family counts the addresses answered at the Service's own name.
+func (r *Records) Family() (ipv4, ipv6 int) {
+	for i := range r.Addresses {
+		switch a := &r.Addresses[i]; {
+		case a.Repeated:
+		case a.Addr.Is4():
+			ipv4++
+		default:
+			ipv6++
+		}
+	}
+	return ipv4, ipv6
+}
+
+// Sort brings addresses and ports into the order that Records promises, and
+// marks what repeats.
+func (r *Records) Sort() {
+	slices.SortFunc(r.Addresses, func(a, b Address) int {
+		return cmp.Or(strings.Compare(a.Label, b.Label), a.Addr.Compare(b.Addr))
+	})
+	seen := make(map[netip.Addr]struct{}, len(r.Addresses))
+	for i := range r.Addresses {
+		_, r.Addresses[i].Repeated = seen[r.Addresses[i].Addr]
+		seen[r.Addresses[i].Addr] = struct{}{}
+	}
+	slices.SortFunc(r.Ports, func(a, b Port) int {
+		return cmp.Or(strings.Compare(a.Protocol, b.Protocol), strings.Compare(a.Name, b.Name))
+	})
+	compareSRVs := func(a, b SRV) int {
+		return cmp.Or(strings.Compare(a.Label, b.Label), cmp.Compare(a.Port, b.Port))
+	}
+	for i := range r.Ports {
+		slices.SortFunc(r.Ports[i].SRVs, compareSRVs)
+	}
+	slices.SortFunc(r.SRVs, compareSRVs)
+}
+
+// counts are the records a Service has, by type.
+func (r *Records) counts() Counts {
+	var c Counts
+	if r.Empty {
+		return c
+	}
+	if r.Target != "" {
+		c.CNAME = 1
+		return c
+	}
+	c.A, c.AAAA = r.Family()
+	for i := range r.Addresses {
+		if r.Addresses[i].Reverse {
+			c.PTR++
+		}
+	}
+	for i := range r.Ports {
+		c.SRV += len(r.Ports[i].SRVs)
+	}
+	return c
+}
