@@ -1,0 +1,92 @@
+# Targets for working on kube-dns; `make help` lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+GO ?= go
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubedns
+GO_VERSION = $(shell $(GO) env GOVERSION)
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X kubedns/pkg/version.Version=$(VERSION) -X kubedns/pkg/version.Revision=$(REVISION)
+
+GOLANGCI_LINT_VERSION := v2.15.0
+GOLANGCI_LINT = $(CACHE)/golangci-lint-$(GOLANGCI_LINT_VERSION)-$(GO_VERSION)/golangci-lint
+
+# How long `make fuzz` spends on each fuzz target.
+FUZZTIME ?= 1m
+
+# Every Go module here, as a directory.
+MODULES := $(sort $(dir $(wildcard go.mod hack/*/go.mod hack/*/*/go.mod)))
+# etcd and kube-apiserver are a main of one line on 2,000 packages that are not
+# ours: analysing those would take many minutes for nothing. gofmt, go mod
+# tidy and the build itself look at them.
+CONTROL_PLANE_MODULES := hack/e2e/etcd/ hack/e2e/kube-apiserver/
+OWN_MODULES := $(filter-out $(CONTROL_PLANE_MODULES),$(MODULES))
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build the programs into bin/
+	@mkdir -p bin
+	@for cmd in cmd/*/main.go; do \
+		if [ ! -e "$$cmd" ]; then echo "nothing to build: no cmd/*/main.go" >&2; exit 1; fi; \
+		dir=$$(dirname "$$cmd"); \
+		echo "bin/$$(basename "$$dir")"; \
+		CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o "bin/$$(basename "$$dir")" "./$$dir"; \
+	done
+
+.PHONY: run
+run: build ## Run kube-dns on sample manifests, or on the cluster of KUBECONFIG, and ask it questions
+	@hack/run.sh
+
+.PHONY: test
+test: test-unit e2e ## Run all tests
+
+.PHONY: test-unit
+test-unit: ## Run the unit tests
+	$(GO) test -race -shuffle=on ./...
+
+.PHONY: test-integration
+test-integration: e2e ## The same as e2e
+
+.PHONY: e2e
+e2e: ## Run the end-to-end tests against a real kube-apiserver and etcd, built on first use
+	@hack/e2e/controlplane.sh >/dev/null
+	cd hack/e2e && $(GO) test -race -shuffle=on -timeout 30m $(E2EFLAGS) ./...
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## Run golangci-lint on every module
+	@for module in $(OWN_MODULES); do \
+		echo "golangci-lint $$module"; \
+		(cd "$$module" && "$(GOLANGCI_LINT)" run --config "$(CURDIR)/.golangci.yml" ./...); \
+	done
+
+$(GOLANGCI_LINT):
+	@mkdir -p "$(@D)"
+	GOBIN="$(@D)" CGO_ENABLED=0 $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME each (1m)
+	@found=false; \
+	while IFS=: read -r file target; do \
+		found=true; \
+		echo "fuzz $$(dirname "$$file") $$target"; \
+		module=.; case $$file in ./hack/*/*) module=$$(cut -d/ -f1-3 <<<"$$file") ;; esac; \
+		(cd "$$module" && $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "./$$(realpath --relative-to=. "$(CURDIR)/$$(dirname "$$file")")"); \
+	done < <(grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed 's/func //'); \
+	if ! $$found; then echo "no fuzz targets"; fi
+
+.PHONY: verify
+verify: ## Check formatting, vet, modules, import rules, scripts; the work tree must be clean
+	@hack/verify.sh '$(MODULES)' '$(OWN_MODULES)'
+
+.PHONY: clean
+clean: ## Remove what builds and runs leave in the work tree
+	rm -rf bin .run
+	$(GO) clean -testcache

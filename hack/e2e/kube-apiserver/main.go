@@ -1,0 +1,12 @@
+// Command kube-apiserver is the Kubernetes API server, built from its Go
+// module for the end-to-end tests.
+package main
+
+import (
+	"os"
+
+	"k8s.io/component-base/cli"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+)
+
+func main() { os.Exit(cli.Run(app.NewAPIServerCommand())) }

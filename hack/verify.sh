@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Checks what needs no test: formatting, vet, tidy modules, the direction of
+# imports, scripts, file modes, and that nothing of it changed the work tree.
+#
+# Usage: verify.sh 'MODULE...' 'VETTED MODULE...'   (directories; see the Makefile)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+modules=$1 vetted=$2
+failed=0
+
+fail() {
+	echo "verify: $1" >&2
+	failed=1
+}
+
+unformatted=$(git ls-files -z --cached --others --exclude-standard '*.go' | xargs -0 -r gofmt -l)
+[ -z "$unformatted" ] || fail "not formatted by gofmt: $unformatted"
+
+for module in $vetted; do
+	(cd "$module" && go vet ./...) || fail "go vet in $module"
+done
+for module in $modules; do
+	(cd "$module" && go mod tidy -diff) || fail "go mod tidy in $module"
+done
+
+# never PACKAGES FORBIDDEN WHY: no package of PACKAGES may depend on an import
+# path that matches the regular expression FORBIDDEN. Packages that do not
+# exist are not checked.
+never() {
+	local packages=() package deps found
+	for package in $1; do
+		if compgen -G "${package%/...}/*.go" >/dev/null || [[ $package == */... && -d ${package%/...} ]]; then
+			packages+=("./$package")
+		fi
+	done
+	[ ${#packages[@]} -gt 0 ] || return 0
+	deps=$(go list -deps "${packages[@]}")
+	found=$(grep -E "$2" <<<"$deps" || true)
+	[ -z "$found" ] || fail "$1 must not import $found: $3"
+}
+
+never 'cmd/sidecar cmd/dnsmasq-nanny pkg/sidecar/... pkg/dnsmasq/...' '^k8s\.io/client-go(/|$)' \
+	'client-go only where the cluster is watched'
+never 'pkg/dns/...' '^kubedns/(cmd|pkg/dnsmasq|pkg/sidecar)(/|$)' 'the programs do not import each other'
+never 'pkg/dnsmasq/...' '^kubedns/(cmd(/.*)?|pkg/sidecar(/.*)?|pkg/dns|pkg/dns/(server|treecache|federation)(/.*)?)$' \
+	'the nanny reads the configuration, and nothing else of kube-dns'
+never 'pkg/sidecar/...' '^kubedns/(cmd(/.*)?|pkg/dns|pkg/dns/(server|treecache|federation)(/.*)?)$' \
+	"the sidecar takes dnsmasq's counters, and nothing of kube-dns"
+never 'pkg/dns/server pkg/dns/treecache pkg/dns/config/... pkg/dns/federation' '^kubedns/pkg/dns$' \
+	'pkg/dns imports these'
+never './...' '^(k8s\.io/kubernetes|k8s\.io/client-go/kubernetes)(/|$)' 'a scheme of two groups is enough'
+
+while IFS= read -r -d '' file; do
+	[ -f "$file" ] || continue
+	read -r -n 64 first <"$file" || true
+	mode=$(stat -c %a "$file")
+	if [[ $first == '#!'* ]]; then
+		[ "$mode" = 755 ] || fail "$file has a #! line and mode $mode, not 755"
+		if [[ $first == *sh ]]; then
+			bash -n "$file" || fail "$file is no valid shell"
+		fi
+	elif [ "$mode" != 644 ]; then
+		fail "$file has mode $mode, not 644"
+	fi
+done < <(git ls-files -z --cached --others --exclude-standard)
+
+for entry in $(git ls-files --cached --others --exclude-standard | cut -d/ -f1 | sort -u); do
+	case $entry in
+	.* | cmd | pkg | build | deploy | hack | Makefile | go.mod | go.sum | README.md | LICENSE) ;;
+	*) fail "$entry does not belong at the top level" ;;
+	esac
+done
+
+git --no-pager diff --exit-code || fail 'the work tree differs from the index'
+exit "$failed"
