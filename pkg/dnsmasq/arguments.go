@@ -1,0 +1,291 @@
+package dnsmasq
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// defaultConfFile is what dnsmasq reads when its arguments name no --conf-file.
+const defaultConfFile = "/etc/dnsmasq.conf"
+
+// maxConfFiles bounds configuration files that include each other.
+const maxConfFiles = 20
+
+// shortWithArgument has dnsmasq's options of one letter that take an argument.
+const shortWithArgument = "rmpclsitugaxSCATHQIBFGOMXVUjPJWY2467803"
+
+// arguments is what dnsmasq's own argument list, which is the operator's, says
+// about the things that the nanny also has a hand in. It includes what the
+// configuration files that the list names say.
+type arguments struct {
+	foreground  bool // --keep-in-foreground or --no-daemon
+	noResolv    bool
+	noPoll      bool
+	resolvFile  bool // --resolv-file
+	serversFile bool // --servers-file
+	user        bool
+	pidFile     bool
+	logFacility bool
+	logQueries  bool
+	fastRetry   bool
+	port        uint16         // 53 where not given; 0 is no DNS at all
+	listen      []netip.Addr   // --listen-address; empty: all
+	servers     []domainServer // --server and --local, those that have an address
+}
+
+// parseArguments reads dnsmasq's argument list the way getopt_long does, but
+// for abbreviated names of options. It does not judge it: dnsmasq does. readFile
+// gives it configuration files; one that cannot be read counts as empty.
+func parseArguments(list []string, readFile func(name string) ([]byte, error)) arguments {
+	p := argumentParser{a: arguments{port: 53}, readFile: readFile}
+	for i := 0; i < len(list); i++ {
+		arg := list[i]
+		if arg == "--" {
+			break
+		}
+		if long, ok := strings.CutPrefix(arg, "--"); ok {
+			name, value, hasValue := strings.Cut(long, "=")
+			if !hasValue && takesNext(name) && i+1 < len(list) {
+				i++
+				value = list[i]
+			}
+			p.option(name, value)
+			continue
+		}
+		if !strings.HasPrefix(arg, "-") {
+			continue
+		}
+		for j := 1; j < len(arg); j++ {
+			letter := arg[j : j+1]
+			if !strings.Contains(shortWithArgument, letter) {
+				p.option(longName(letter), "")
+				continue
+			}
+			value := arg[j+1:]
+			if value == "" && i+1 < len(list) {
+				i++
+				value = list[i]
+			}
+			p.option(longName(letter), value)
+			break
+		}
+	}
+	if !p.confFile {
+		p.file(defaultConfFile)
+	}
+	return p.a
+}
+
+// takesNext tells whether the long option's argument may be the next word; for
+// the others that have one it comes behind "=". Options that do not matter here
+// are not known.
+func takesNext(long string) bool {
+	switch long {
+	case "servers-file", "port", "interface", "listen-address", "server", "local", "log-facility", "conf-dir", "conf-script":
+		return true
+	}
+	return false
+}
+
+// longName is the long name of an option of one letter, "" for those that do
+// not matter here.
+func longName(letter string) string {
+	switch letter {
+	case "k":
+		return "keep-in-foreground"
+	case "d":
+		return "no-daemon"
+	case "R":
+		return "no-resolv"
+	case "n":
+		return "no-poll"
+	case "r":
+		return "resolv-file"
+	case "u":
+		return "user"
+	case "x":
+		return "pid-file"
+	case "8":
+		return "log-facility"
+	case "q":
+		return "log-queries"
+	case "p":
+		return "port"
+	case "a":
+		return "listen-address"
+	case "S":
+		return "server"
+	case "C":
+		return "conf-file"
+	}
+	return ""
+}
+
+type argumentParser struct {
+	a        arguments
+	readFile func(name string) ([]byte, error)
+	confFile bool // one was named
+	files    int  // read so far
+}
+
+// option takes one option by its long name.
+func (p *argumentParser) option(name, value string) {
+	a := &p.a
+	switch name {
+	case "keep-in-foreground", "no-daemon":
+		a.foreground = true
+	case "no-resolv":
+		a.noResolv = true
+	case "no-poll":
+		a.noPoll = true
+	case "resolv-file":
+		a.resolvFile = true
+	case "servers-file":
+		a.serversFile = true
+	case "user":
+		a.user = true
+	case "pid-file":
+		a.pidFile = true
+	case "log-facility":
+		a.logFacility = true
+	case "log-queries":
+		a.logQueries = true
+	case "fast-dns-retry":
+		a.fastRetry = true
+	case "port":
+		if port, err := strconv.ParseUint(value, 10, 16); err == nil {
+			a.port = uint16(port)
+		}
+	case "listen-address":
+		for text := range strings.SplitSeq(value, ",") {
+			if addr, err := netip.ParseAddr(text); err == nil {
+				a.listen = append(a.listen, addr)
+			}
+		}
+	case "server", "local":
+		a.servers = append(a.servers, parseServerArgument(value)...)
+	case "conf-file":
+		p.confFile = true
+		p.file(value)
+	}
+}
+
+// file reads a configuration file, where an option stands on a line without
+// its dashes.
+func (p *argumentParser) file(name string) {
+	if p.files++; p.files > maxConfFiles || name == "" {
+		return
+	}
+	text, err := p.readFile(name)
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		option, value, _ := strings.Cut(line, "=")
+		value, _, _ = strings.Cut(value, " #")
+		p.option(strings.TrimSpace(option), strings.TrimSpace(value))
+	}
+}
+
+// parseServerArgument reads "/domain/domain/192.0.2.1#53@source", where all but
+// the address can be missing. Servers without an address, and those whose
+// address is a name, are left out.
+func parseServerArgument(value string) []domainServer {
+	domains := []string{""}
+	if rest, ok := strings.CutPrefix(value, "/"); ok {
+		end := strings.LastIndex(rest, "/")
+		if end < 0 {
+			return nil
+		}
+		domains, value = strings.Split(rest[:end], "/"), rest[end+1:]
+	}
+	value, _, _ = strings.Cut(value, "@")
+	host, port, found := strings.Cut(value, "#")
+	number := uint64(53)
+	if found {
+		var err error
+		if number, err = strconv.ParseUint(port, 10, 16); err != nil {
+			return nil
+		}
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return nil
+	}
+	var servers []domainServer
+	for _, domain := range domains {
+		domain = strings.ToLower(strings.Trim(domain, "."))
+		servers = append(servers, domainServer{domain, netip.AddrPortFrom(addr, uint16(number))})
+	}
+	return servers
+}
+
+// probeAddr is where dnsmasq can be asked from here. It is not valid when
+// dnsmasq does not serve DNS.
+func (a *arguments) probeAddr() netip.AddrPort {
+	if a.port == 0 {
+		return netip.AddrPort{}
+	}
+	addr := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if len(a.listen) > 0 {
+		addr = a.listen[0]
+	}
+	if addr.IsUnspecified() {
+		if addr.Is6() {
+			addr = netip.IPv6Loopback()
+		} else {
+			addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		}
+	}
+	return netip.AddrPortFrom(addr, a.port)
+}
+
+// isOwn tells whether dnsmasq itself answers at addr, local being the addresses
+// of this machine.
+func (a *arguments) isOwn(addr netip.AddrPort, local []netip.Addr) bool {
+	if addr.Port() != a.port {
+		return false
+	}
+	ip := addr.Addr().Unmap().WithZone("")
+	all := len(a.listen) == 0
+	for _, listen := range a.listen {
+		switch {
+		case listen.WithZone("") == ip:
+			return true
+		case listen.IsUnspecified():
+			all = true
+		}
+	}
+	if !all {
+		return false
+	}
+	if ip.IsLoopback() {
+		return true
+	}
+	for _, l := range local {
+		if l.WithZone("") == ip {
+			return true
+		}
+	}
+	return false
+}
+
+// clusterDomains are the domains whose names kube-dns, at kubedns, answers for,
+// as the arguments have it; "cluster.local" where they do not say.
+func (a *arguments) clusterDomains(kubedns netip.AddrPort) []string {
+	var domains []string
+	for _, s := range a.servers {
+		if s.addr == kubedns && s.domain != "" && !strings.HasSuffix(s.domain, ".arpa") {
+			domains = append(domains, s.domain)
+		}
+	}
+	if domains == nil {
+		return []string{"cluster.local"}
+	}
+	return domains
+}

@@ -1,0 +1,215 @@
+package dnsmasq
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/golang/glog"
+	"github.com/miekg/dns"
+)
+
+const (
+	lookupTimeout = 5 * time.Second
+	minTTL        = 5 * time.Second
+	maxTTL        = 5 * time.Minute
+	// unknownTTL is used where an answer's TTL cannot be seen: from
+	// /etc/hosts, or over TCP.
+	unknownTTL = 30 * time.Second
+)
+
+// resolver resolves the names of servers: those in the cluster's domains at
+// kube-dns, the others as the system does.
+type resolver struct {
+	kubedns        string   // host:port
+	clusterDomains []string // lower case, without dots around them
+}
+
+// lookup returns a name's addresses, sorted, and how long they hold.
+func (r *resolver) lookup(ctx context.Context, host string) ([]netip.Addr, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	var ttl ttlRecorder
+	inCluster := r.inCluster(host)
+	system := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if inCluster {
+			address = r.kubedns
+		}
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		if udp, ok := conn.(*net.UDPConn); ok {
+			conn = &ttlConn{UDPConn: udp, ttl: &ttl}
+		}
+		return conn, err
+	}}
+	if strings.Contains(host, ".") {
+		host += "." // resolv.conf's search list is not for names like these
+	}
+	addrs, err := system.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, 0, err
+	}
+	for i, addr := range addrs {
+		addrs[i] = addr.Unmap()
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs), ttl.get(), nil
+}
+
+func (r *resolver) inCluster(host string) bool {
+	for _, domain := range r.clusterDomains {
+		if host == domain || strings.HasSuffix(host, "."+domain) {
+			return true
+		}
+	}
+	return false
+}
+
+// ttlRecorder has the smallest TTL of the answers that have passed.
+type ttlRecorder struct {
+	mu   sync.Mutex
+	seen bool
+	ttl  time.Duration
+}
+
+func (t *ttlRecorder) record(packet []byte) {
+	var m dns.Msg
+	if m.Unpack(packet) != nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, rr := range m.Answer {
+		if ttl := time.Duration(rr.Header().Ttl) * time.Second; !t.seen || ttl < t.ttl {
+			t.seen, t.ttl = true, ttl
+		}
+	}
+}
+
+func (t *ttlRecorder) get() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.seen {
+		return unknownTTL
+	}
+	return min(max(t.ttl, minTTL), maxTTL)
+}
+
+// ttlConn is a connection of the system's resolver whose answers are looked at:
+// package net tells their addresses, but not their TTLs.
+type ttlConn struct {
+	*net.UDPConn
+	ttl *ttlRecorder
+}
+
+func (c *ttlConn) Read(b []byte) (int, error) {
+	n, err := c.UDPConn.Read(b)
+	if err == nil {
+		c.ttl.record(b[:n])
+	}
+	return n, err
+}
+
+// names keeps the addresses of the servers' names up to date.
+type names struct {
+	lookup  func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)
+	changed chan struct{} // buffered, one: there are new addresses, or fewer names are pending
+
+	wg      sync.WaitGroup
+	mu      sync.Mutex
+	entries map[string]*nameEntry
+}
+
+type nameEntry struct {
+	cancel context.CancelFunc
+	looked bool // the first lookup has ended
+	addrs  []netip.Addr
+	failed bool // the last one failed
+}
+
+func newNames(lookup func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)) *names {
+	return &names{lookup: lookup, changed: make(chan struct{}, 1), entries: map[string]*nameEntry{}}
+}
+
+// want makes hosts the names whose addresses are looked up, until ctx is done.
+// What is known of the ones wanted before stays.
+func (n *names) want(ctx context.Context, hosts []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for host, entry := range n.entries {
+		if !slices.Contains(hosts, host) {
+			entry.cancel()
+			delete(n.entries, host)
+		}
+	}
+	for _, host := range hosts {
+		if _, ok := n.entries[host]; ok {
+			continue
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		entry := &nameEntry{cancel: cancel}
+		n.entries[host] = entry
+		n.wg.Go(func() { n.follow(ctx, host, entry) })
+	}
+}
+
+// wait returns once all lookups have ended, which the context given to want or
+// other names bring about.
+func (n *names) wait() { n.wg.Wait() }
+
+// follow looks one name up again and again.
+func (n *names) follow(ctx context.Context, host string, entry *nameEntry) {
+	for {
+		addrs, ttl, err := n.lookup(ctx, host)
+		if ctx.Err() != nil {
+			return
+		}
+		n.record(host, entry, addrs, err)
+		if err != nil {
+			ttl = minTTL
+		}
+		if !waitAtMost(ctx, nil, ttl) {
+			return
+		}
+	}
+}
+
+// record keeps the addresses that a name had when it does not resolve.
+func (n *names) record(host string, entry *nameEntry, addrs []netip.Addr, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	news := !entry.looked
+	switch {
+	case err != nil && !entry.failed && len(entry.addrs) > 0:
+		glog.Warningf("dnsmasq: server %q does not resolve, its old addresses %v are kept: %v", host, entry.addrs, err)
+	case err != nil && !entry.failed:
+		glog.Warningf("dnsmasq: server %q does not resolve, it is left out: %v", host, err)
+	case err == nil && !slices.Equal(addrs, entry.addrs):
+		glog.V(2).Infof("dnsmasq: server %q has addresses %v", host, addrs)
+		entry.addrs = addrs
+		news = true
+	}
+	entry.looked, entry.failed = true, err != nil
+	if news {
+		select {
+		case n.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// addrs returns the addresses known of each name, and whether the first lookup
+// of some name has not ended yet.
+func (n *names) addrs() (resolved map[string][]netip.Addr, pending bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	resolved = map[string][]netip.Addr{}
+	for host, entry := range n.entries {
+		resolved[host] = entry.addrs
+		pending = pending || !entry.looked
+	}
+	return resolved, pending
+}

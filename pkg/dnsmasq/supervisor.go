@@ -1,0 +1,272 @@
+package dnsmasq
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/golang/glog"
+
+	"kubedns/pkg/dnsmasq/counters"
+)
+
+// limits are the times and numbers of supervision.
+type limits struct {
+	deaths       int           // after so many deaths
+	window       time.Duration // in so long the nanny gives up
+	healthy      time.Duration // a dnsmasq that lived this long is started again at once
+	pause        time.Duration // the first pause before starting again, doubled from then on
+	maxPause     time.Duration // up to this
+	start        time.Duration // how long a dnsmasq may take until its first answer
+	probeTimeout time.Duration // of one question whether dnsmasq is alive
+	probePeriod  time.Duration // between two of them
+	probes       int           // so many without an answer in a row, and it counts as dead
+}
+
+func defaultLimits() limits {
+	return limits{
+		deaths: 10, window: time.Minute, healthy: time.Second,
+		pause: 100 * time.Millisecond, maxPause: 5 * time.Second,
+		start: 6 * time.Second, probeTimeout: 2 * time.Second, probePeriod: 2 * time.Second, probes: 3,
+	}
+}
+
+// errDeaf is why a dnsmasq that lives counts as dead.
+var errDeaf = errors.New("it did not answer")
+
+// supervisor keeps one dnsmasq running.
+type supervisor struct {
+	path    string
+	limits  limits
+	output  *lineLog
+	metrics *metrics
+	guard   *guard           // nil: none
+	client  *counters.Client // nil: dnsmasq cannot be asked
+	abort   <-chan struct{}  // closed: stop dnsmasq with SIGKILL
+	again   chan struct{}    // buffered, one: restart dnsmasq
+
+	mu      sync.Mutex
+	args    []string
+	current *process // nil between two
+	heard   bool     // dnsmasq has ever answered
+}
+
+// setArgs sets the arguments that dnsmasq is started with from now on.
+func (s *supervisor) setArgs(args []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.args = slices.Clone(args)
+}
+
+// arguments are those that setArgs got last.
+func (s *supervisor) arguments() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.args)
+}
+
+// restart has dnsmasq stopped and started again. It does not wait for that.
+func (s *supervisor) restart() {
+	select {
+	case s.again <- struct{}{}:
+	default: // it will be
+	}
+}
+
+// running returns the dnsmasq that can be sent signals, or nil.
+func (s *supervisor) running() *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == nil || !s.current.ready.Load() {
+		return nil
+	}
+	return s.current
+}
+
+// wasHeard tells whether dnsmasq has ever answered a question of the nanny's.
+func (s *supervisor) wasHeard() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.heard
+}
+
+// signal sends sig to dnsmasq, if one is running that does not die of it.
+func (s *supervisor) signal(sig syscall.Signal) error {
+	if p := s.running(); p != nil {
+		return p.signal(sig)
+	}
+	return nil
+}
+
+// Run starts dnsmasq and starts it again whenever it ends, until ctx is done:
+// then it stops dnsmasq and returns nil. The error is that dnsmasq keeps dying.
+func (s *supervisor) Run(ctx context.Context) error {
+	var deaths []time.Time
+	pause := time.Duration(0)
+	for {
+		began := time.Now()
+		cause := s.runOnce(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if cause == nil {
+			s.metrics.restarts.WithLabelValues("asked").Inc()
+			continue
+		}
+		label := "died"
+		if errors.Is(cause, errDeaf) {
+			label = "deaf"
+		}
+		s.metrics.restarts.WithLabelValues(label).Inc()
+
+		now := time.Now()
+		deaths = append(deaths, now)
+		deaths = slices.DeleteFunc(deaths, func(t time.Time) bool { return now.Sub(t) > s.limits.window })
+		if len(deaths) >= s.limits.deaths {
+			return fmt.Errorf("dnsmasq died %d times in %v, the last time because %w; its last lines:\n%s",
+				len(deaths), s.limits.window, cause, s.output.lastLines())
+		}
+		if now.Sub(began) >= s.limits.healthy {
+			pause = 0
+		}
+		glog.Errorf("dnsmasq: dnsmasq died: %v; starting it again in %v", cause, pause)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		pause = min(max(2*pause, s.limits.pause), s.limits.maxPause)
+	}
+}
+
+// runOnce starts one dnsmasq and returns once it is gone. It returns nil when
+// it was stopped on purpose, be it to start it again or because ctx is done.
+func (s *supervisor) runOnce(ctx context.Context) error {
+	select {
+	case <-s.again: // was meant for the one before
+	default:
+	}
+	s.mu.Lock()
+	args := s.args
+	s.mu.Unlock()
+	glog.V(2).Infof("dnsmasq: starting %s %q", s.path, args)
+	began := time.Now()
+	p, err := startProcess(s.path, args, s.output)
+	if err != nil {
+		return err
+	}
+	s.guard.watch(p.cmd.Process.Pid)
+	s.setCurrent(p)
+	watchCtx, cancel := context.WithCancel(ctx)
+	watched := make(chan error, 1)
+	go func() {
+		defer close(watched)
+		watched <- s.watch(watchCtx, p, began)
+	}()
+	defer func() {
+		cancel()
+		<-watched
+		s.setCurrent(nil)
+		s.guard.watch(0)
+	}()
+	select {
+	case <-p.done:
+		return cmp.Or(<-watched, p.err)
+	case <-s.again:
+		glog.Infof("dnsmasq: stopping dnsmasq to start it with new arguments")
+		p.ready.Store(false)
+		p.stop(killGrace, s.abort)
+		return nil
+	case <-ctx.Done():
+		p.ready.Store(false)
+		p.stop(killGrace, s.abort)
+		return nil
+	}
+}
+
+func (s *supervisor) setCurrent(p *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.current = p
+}
+
+// watch waits for the first answer of p and then sees whether it goes on
+// answering, until ctx is done or p has ended. When it does not answer it kills
+// p and returns errDeaf; else it returns nil.
+func (s *supervisor) watch(ctx context.Context, p *process, began time.Time) error {
+	if s.client == nil {
+		p.ready.Store(waitAtMost(ctx, p.done, time.Second))
+		return nil
+	}
+	first := counters.Client{Addr: s.client.Addr, Timeout: 100 * time.Millisecond}
+	for {
+		if _, err := first.Version(ctx); err == nil {
+			break
+		}
+		if time.Since(began) > s.limits.start {
+			if s.wasHeard() {
+				return s.killDeaf(p, fmt.Errorf("%w within %v of its start", errDeaf, s.limits.start))
+			}
+			// The address is a guess from the arguments. That nobody answers
+			// there may be the guess's fault.
+			glog.Warningf("dnsmasq: dnsmasq has never answered at %s, so nobody sees whether it does", s.client.Addr)
+			p.ready.Store(true)
+			break
+		}
+		if !waitAtMost(ctx, p.done, 3*time.Millisecond) {
+			return nil
+		}
+	}
+	if p.ready.CompareAndSwap(false, true) {
+		s.mu.Lock()
+		s.heard = true
+		s.mu.Unlock()
+		glog.Infof("dnsmasq: dnsmasq, process %d, answers after %v", p.cmd.Process.Pid, time.Since(began).Round(time.Millisecond))
+	}
+	silent := 0
+	for waitAtMost(ctx, p.done, s.limits.probePeriod) {
+		for silent = 0; silent < s.limits.probes; silent++ {
+			asked := time.Now()
+			_, err := s.client.Version(ctx)
+			if err == nil || ctx.Err() != nil {
+				break
+			}
+			glog.Warningf("dnsmasq: dnsmasq is silent: %v", err)
+			// A port where nobody listens refuses at once.
+			if !waitAtMost(ctx, p.done, s.limits.probeTimeout-time.Since(asked)) {
+				return nil
+			}
+		}
+		if silent == s.limits.probes && s.wasHeard() {
+			return s.killDeaf(p, fmt.Errorf("%w %d questions in a row", errDeaf, silent))
+		}
+	}
+	return nil
+}
+
+func (s *supervisor) killDeaf(p *process, err error) error {
+	glog.Errorf("dnsmasq: killing dnsmasq, process %d: %v", p.cmd.Process.Pid, err)
+	p.kill()
+	<-p.done
+	return err
+}
+
+// waitAtMost waits for d and returns true, or less and false when ctx is done
+// or done is closed.
+func waitAtMost(ctx context.Context, done <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-done:
+		return false
+	case <-timer.C:
+		return true
+	}
+}
