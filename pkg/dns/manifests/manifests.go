@@ -62,7 +62,8 @@ type Objects struct {
 // problems has one line for everything that was skipped or ignored, which
 // names the file and the object: other kinds and API versions, what an API
 // server would refuse, a second object of the same name (the first is kept),
-// an unknown field.
+// an unknown field. The lines are bounded; then the last tells how many more
+// there would be.
 //
 // err tells of a directory or file that cannot be read or parsed, of all such
 // files, and names each, with the document in it where that is known. o is nil
@@ -83,9 +84,9 @@ func Read(dir string) (o *Objects, problems []string, err error) {
 		}
 	}
 	if err != nil {
-		return nil, r.problems, err
+		return nil, r.allProblems(), err
 	}
-	return &r.objects, r.problems, nil
+	return &r.objects, r.allProblems(), nil
 }
 
 // fileNames returns the names of the manifests in dir, sorted. Folders are

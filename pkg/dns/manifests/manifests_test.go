@@ -239,6 +239,16 @@ func TestRead(t *testing.T) {
 	}
 }
 
+func TestManyProblems(t *testing.T) {
+	o, problems, err := Read(write(t, map[string]string{"a.json": strings.Repeat("{}", 1234), "b.yaml": webYAML}))
+	if err != nil || len(o.Services) != 1 {
+		t.Fatalf("got %v, %v, want one Service", summary(o), err)
+	}
+	if n := len(problems); n != 1001 || problems[n-1] != "and 234 more" {
+		t.Errorf("got %d problems, the last %q, want 1000 and one about 234 more", n, problems[n-1])
+	}
+}
+
 func TestReadErrors(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -323,17 +333,16 @@ func TestReadFileTypes(t *testing.T) {
 		}
 	})
 	t.Run("size", func(t *testing.T) {
-		dir := write(t, map[string]string{"a.yaml": webYAML})
-		path := filepath.Join(dir, "a.yaml")
-		writeFile(t, path, webYAML+"#"+strings.Repeat("x", maxFileSize-len(webYAML)-1))
+		dir := write(t, map[string]string{"a.json": webJSON + strings.Repeat(" ", maxFileSize-len(webJSON))})
+		path := filepath.Join(dir, "a.json")
 		if o, _, err := Read(dir); err != nil || len(o.Services) != 1 {
 			t.Errorf("16 MiB: got %v, %v, want one Service", summary(o), err)
 		}
 		if err := os.Truncate(path, maxFileSize+1); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "a.yaml: larger than 16 MiB") {
-			t.Errorf("got %v, want an error about the size of a.yaml", err)
+		if _, _, err := Read(dir); err == nil || !strings.Contains(err.Error(), "a.json: larger than 16 MiB") {
+			t.Errorf("got %v, want an error about the size of a.json", err)
 		}
 	})
 }
@@ -524,6 +533,36 @@ func TestSamples(t *testing.T) {
 	for _, s := range o.EndpointSlices[:2] {
 		if ready := s.Endpoints[2].Conditions.Ready; ready == nil || *ready {
 			t.Errorf("db-2 is ready in %s", s.Name)
+		}
+	}
+}
+
+// BenchmarkRead reads 5,000 Services with a cluster IP, and 500 headless ones of
+// 20 endpoints.
+func BenchmarkRead(b *testing.B) {
+	var text strings.Builder
+	for i := range 5000 {
+		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: web-%d\n  namespace: shop\nspec:\n"+
+			"  clusterIP: 10.96.%d.%d\n  ports:\n  - name: http\n    port: 80\n", i, i/250, i%250+1)
+	}
+	for i := range 500 {
+		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: db-%d\nspec:\n  clusterIP: None\n"+
+			"---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: db-%d\n  labels:\n    kubernetes.io/service-name: db-%d\n"+
+			"addressType: IPv4\nports:\n- name: pg\n  port: 5432\nendpoints:\n", i, i, i)
+		for j := range 20 {
+			fmt.Fprintf(&text, "- addresses: [10.%d.%d.%d]\n  hostname: db-%d\n", 200+i/250, i%250, j+1, j)
+		}
+	}
+	dir := b.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(text.String()), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(text.Len()))
+	b.ReportAllocs()
+	for b.Loop() {
+		o, problems, err := Read(dir)
+		if err != nil || problems != nil || len(o.Services) != 5500 {
+			b.Fatal(problems, err)
 		}
 	}
 }

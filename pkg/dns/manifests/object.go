@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,8 +26,13 @@ const (
 type reader struct {
 	objects  Objects
 	problems []string
+	more     int                  // problems without a line, as there are maxProblems
 	seen     map[objectKey]string // where each object was found
 }
+
+// maxProblems bounds the lines about one reading: a directory of something else
+// shall not flood the log.
+const maxProblems = 1000
 
 type objectKey struct{ kind, namespace, name string }
 
@@ -36,10 +42,22 @@ func newReader() *reader {
 
 // problem notes one line about the object (which may be "") at where.
 func (r *reader) problem(where, object, format string, args ...any) {
+	if len(r.problems) == maxProblems {
+		r.more++
+		return
+	}
 	if object != "" {
 		where += ": " + object
 	}
 	r.problems = append(r.problems, where+": "+oneLine(fmt.Sprintf(format, args...)))
+}
+
+// allProblems returns the lines, with one about those that are left out.
+func (r *reader) allProblems() []string {
+	if r.more == 0 {
+		return r.problems
+	}
+	return slices.Concat(r.problems, []string{fmt.Sprintf("and %d more", r.more)})
 }
 
 // parse adds the objects of a file with the given name, content and

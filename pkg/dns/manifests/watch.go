@@ -47,7 +47,7 @@ func Watch(ctx context.Context, dir string, report func(*Objects, []string, erro
 	if err != nil {
 		return fmt.Errorf("watching manifests: %w", err)
 	}
-	f := follower{dir: dir, report: report}
+	f := follower{dir: dir, report: report, poll: pollInterval}
 	fsw, err := fsnotify.NewWatcher()
 	if err != nil {
 		glog.Warningf("manifests: looking at %s every %v, as events cannot be had: %v", dir, pollInterval, err)
@@ -63,6 +63,7 @@ func Watch(ctx context.Context, dir string, report func(*Objects, []string, erro
 type follower struct {
 	dir    string // absolute and clean
 	report func(*Objects, []string, error)
+	poll   time.Duration
 	watch  *dirWatch // nil: no events
 
 	seen     state // of the directory, before it was last read
@@ -82,7 +83,7 @@ func (f *follower) run(ctx context.Context) {
 	f.watch.renew()
 	f.read()
 
-	poll := time.NewTicker(pollInterval)
+	poll := time.NewTicker(f.poll)
 	defer poll.Stop()
 	quiet := time.NewTimer(0)
 	quiet.Stop()
