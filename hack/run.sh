@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Runs kube-dns without privileges on this machine, asks it a question of each
+# kind, and goes on serving until it is interrupted. `make run` calls it.
+#
+# The Services are those of the manifests in deploy/samples, or, where
+# KUBECONFIG is set, those of the cluster that it names.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+address=127.0.0.1
+dns_port=${DNS_PORT:-10053}
+health_port=${HEALTH_PORT:-8081}
+metrics_port=${METRICS_PORT:-10055}
+upstream_port=${UPSTREAM_PORT:-10153}
+run=.run
+pids=()
+
+stop() {
+	trap - EXIT
+	for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+	for pid in "${pids[@]}"; do wait "$pid" 2>/dev/null || true; done
+}
+trap stop EXIT
+trap 'exit 0' INT TERM
+
+# install PACKAGE for COMMAND where that is missing.
+install() {
+	command -v "$2" >/dev/null && return
+	[ -x "/usr/sbin/$2" ] && return
+	local sudo=()
+	if [ "$(id -u)" -ne 0 ]; then sudo=(sudo); fi
+	if ! command -v apt-get >/dev/null; then
+		echo "run.sh: $2 is missing, and there is no apt-get to install it: install the package that has it" >&2
+		exit 1
+	fi
+	echo "installing $1, for $2"
+	"${sudo[@]}" apt-get update -qq
+	"${sudo[@]}" apt-get install -y -qq --no-install-recommends "$1" >/dev/null
+}
+
+# start LOG COMMAND... in the background.
+start() {
+	local log=$run/$1
+	shift
+	"$@" >"$log" 2>&1 &
+	pids+=($!)
+}
+
+# ready URL waits until it answers 200.
+ready() {
+	for _ in $(seq 300); do
+		curl -sf -o /dev/null "$1" && return
+		kill -0 "${pids[-1]}" 2>/dev/null || break
+		sleep 0.1
+	done
+	echo "run.sh: $1 does not answer 200: $(curl -s "$1" || true)" >&2
+	tail -n 5 "$run"/*.log >&2
+	exit 1
+}
+
+# ask PORT NAME TYPE [DIG OPTION...] shows the question and what came of it.
+ask() {
+	local port=$1 name=$2 type=$3 reply
+	shift 3
+	printf '\n$ dig @%s -p %s %s %s %s\n' "$address" "$port" "$name" "$type" "$*"
+	reply=$(dig "@$address" -p "$port" "$name" "$type" "$@" +tries=1 +time=5 +noall +comments +answer) || true
+	awk '/^;; ->>HEADER/ { sub(/,.*/, "", $6); print "  " $6 } /^[^;]/ { print "  " $0 }' <<<"$reply"
+}
+
+install bind9-dnsutils dig
+install dnsmasq-base dnsmasq
+install curl curl
+PATH=$PATH:/usr/sbin
+mkdir -p "$run"
+
+if [ -n "${KUBECONFIG:-}" ]; then
+	source=(--kubecfg-file="$KUBECONFIG")
+	echo "Services: those of the cluster in $KUBECONFIG"
+else
+	source=(--manifests=deploy/samples --nameservers="$address:$upstream_port")
+	echo "Services: those of the manifests in deploy/samples (KUBECONFIG=... make run: a cluster's)"
+	# Stands in for the nameservers of a network: it knows example.org.
+	start upstream.log dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file= --no-resolv --no-hosts \
+		--listen-address="$address" --bind-interfaces --port="$upstream_port" --local-ttl=60 \
+		--local=/example.org/ --host-record=www.example.org,192.0.2.80,2001:db8::80 \
+		--local=/in-addr.arpa/ --local=/ip6.arpa/
+fi
+
+PROMETHEUS_PORT=$metrics_port start kube-dns.log bin/kube-dns "${source[@]}" \
+	--dns-bind-address="$address" --dns-port="$dns_port" --healthz-port="$health_port" --v=2
+ready "http://$address:$health_port/readiness"
+
+ask "$dns_port" kubernetes.default.svc.cluster.local A
+ask "$dns_port" kubernetes.default.svc.cluster.local SRV
+if [ -z "${KUBECONFIG:-}" ]; then
+	ask "$dns_port" api.shop.svc.cluster.local AAAA
+	ask "$dns_port" _https._tcp.api.shop.svc.cluster.local SRV
+	ask "$dns_port" db.shop.svc.cluster.local A
+	ask "$dns_port" db-0.db.shop.svc.cluster.local A
+	ask "$dns_port" storefront.default.svc.cluster.local A
+	ask "$dns_port" partner.shop.svc.cluster.local A
+	ask "$dns_port" '*.shop.svc.cluster.local' A +tcp
+	ask "$dns_port" -x 10.96.20.7
+	ask "$dns_port" www.example.org A
+fi
+ask "$dns_port" 10-244-0-7.default.pod.cluster.local A
+ask "$dns_port" no-such-service.default.svc.cluster.local A
+ask "$dns_port" cluster.local SOA
+
+cat <<TEXT
+
+kube-dns serves on $address:$dns_port until you press ctrl-C. Try, in another terminal:
+  dig @$address -p $dns_port web.shop.svc.cluster.local
+  curl $address:$health_port/readiness
+  curl '$address:$health_port/cache?name=shop.svc.cluster.local'
+  curl -s $address:$metrics_port/metrics | grep kubedns_
+  and change a file in deploy/samples: its records follow.
+The log is in $run/kube-dns.log.
+TEXT
+wait -n "${pids[@]}" || true
+echo "run.sh: a program has ended; its last lines:" >&2
+tail -n 5 "$run"/*.log >&2
+exit 1
