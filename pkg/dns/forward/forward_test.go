@@ -849,6 +849,54 @@ func TestNotForwardable(t *testing.T) {
 	})
 }
 
+func TestIPv6(t *testing.T) {
+	conn, err := net.ListenPacket("udp", "[::1]:0")
+	if err != nil {
+		t.Skip("needs IPv6: ", err)
+	}
+	server := &dns.Server{PacketConn: conn, Handler: answering(t, "192.0.2.1")}
+	started, ended := make(chan struct{}), make(chan struct{})
+	server.NotifyStartedFunc = func() { close(started) }
+	go func() { defer close(ended); _ = server.ActivateAndServe() }()
+	<-started
+	defer func() { _ = server.Shutdown(); <-ended }()
+	addr := conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	f := forwarder(addr)
+	if _, from, err := f.Exchange(t.Context(), question("example.org.", dns.TypeA), false); err != nil || from != addr {
+		t.Errorf("from %v, want %v, error %v", from, addr, err)
+	}
+}
+
+// TestLocalErrors is about what is not the nameserver's fault.
+func TestLocalErrors(t *testing.T) {
+	for _, tt := range []struct {
+		err     error
+		failing bool
+	}{
+		{syscall.EMFILE, false}, {syscall.ENFILE, false}, {syscall.EADDRNOTAVAIL, false}, {syscall.ENOBUFS, false},
+		{syscall.ECONNREFUSED, true}, {syscall.ENETUNREACH, true}, {syscall.EHOSTUNREACH, true},
+	} {
+		t.Run(tt.err.Error(), func(t *testing.T) {
+			s := newNameserver(netip.MustParseAddrPort("192.0.2.1:53"), Options{}.withDefaults())
+			tr := &try{server: s, started: time.Now(), open: true}
+			tr.take(event{try: tr, err: withoutAddr(&net.OpError{Op: "dial", Net: "udp", Err: os.NewSyscallError("socket", tt.err)})})
+			if h := s.health(); h.Failing != tt.failing || tr.open || !errors.Is(tr.err, tt.err) || strings.Contains(tr.err.Error(), "dial") {
+				t.Errorf("error %v, health %+v", tr.err, h)
+			}
+		})
+	}
+}
+
+// TestPanic has the parser, or anything else in a try, panic.
+func TestPanic(t *testing.T) {
+	events := make(chan event, 1)
+	tr := &try{server: newNameserver(dead(t), Options{}.withDefaults()), events: events} // without forwarder
+	tr.run(t.Context())
+	if ev := <-events; ev.interim || ev.msg != nil || ev.err == nil || !strings.Contains(ev.err.Error(), "panic") {
+		t.Errorf("event %+v", ev)
+	}
+}
+
 func TestNoNameservers(t *testing.T) {
 	f := New(Options{})
 	if _, _, err := f.Exchange(t.Context(), question("example.org.", dns.TypeA), false); !errors.Is(err, ErrNoNameservers) {
@@ -1080,6 +1128,9 @@ func TestCancel(t *testing.T) {
 		}
 		if took := time.Since(before); took > time.Second {
 			t.Errorf("took %v", took)
+		}
+		if h := f.Health()[0]; h.Failing && h.LastFailure.Sub(before) < 400*time.Millisecond {
+			t.Errorf("the caller's hurry was held against %+v", h)
 		}
 	})
 	t.Run("cancelled before", func(t *testing.T) {
