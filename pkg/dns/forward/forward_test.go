@@ -395,6 +395,23 @@ func TestOneGoodAmongDead(t *testing.T) {
 	}
 }
 
+// TestManyDead has the default times and so many dead nameservers that asking
+// one each 400 ms would not come to the good one.
+func TestManyDead(t *testing.T) {
+	t.Parallel()
+	addrs := make([]netip.AddrPort, 20)
+	for i := range addrs {
+		addrs[i] = dead(t)
+	}
+	addrs[19] = serve(t, answering(t, "192.0.2.1"))
+	f := New(Options{})
+	f.SetNameservers(addrs)
+	startWith(f, 0)
+	if _, from, err := f.Exchange(t.Context(), question("example.org.", dns.TypeA), false); err != nil || from != addrs[19] {
+		t.Errorf("from %v, want %v, error %v", from, addrs[19], err)
+	}
+}
+
 // TestAllDead is about the default times, and that the first server does not
 // use them up.
 func TestAllDead(t *testing.T) {

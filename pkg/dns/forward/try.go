@@ -173,7 +173,7 @@ const (
 	// freeIgnored datagrams are ignored as fast as they come, then
 	// ignoredPerPause in each pause: a flood costs no more processor time.
 	freeIgnored     = 1024
-	ignoredPerPause = 128
+	ignoredPerPause = 32
 	ignorePause     = time.Millisecond
 )
 
