@@ -27,23 +27,7 @@ func TestMain(m *testing.M) {
 // serve runs a DNS server on UDP and TCP of one free port until the test ends.
 func serve(t testing.TB, handler dns.HandlerFunc) netip.AddrPort {
 	t.Helper()
-	var packets net.PacketConn
-	var listener net.Listener
-	var err error
-	for range 20 { // the port that UDP got may be taken for TCP
-		packets, err = net.ListenPacket("udp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		listener, err = net.Listen("tcp", packets.LocalAddr().String())
-		if err == nil {
-			break
-		}
-		packets.Close()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	packets, listener := bothFree(t)
 	for _, s := range []*dns.Server{{PacketConn: packets, Handler: handler}, {Listener: listener, Handler: handler}} {
 		started := make(chan struct{})
 		s.NotifyStartedFunc = func() { close(started) }
@@ -92,15 +76,36 @@ func dead(t testing.TB) netip.AddrPort {
 	return packetServer(t, func([]byte, func([]byte)) {})
 }
 
-// closed is a port where nobody listens.
+// closed is a port that refuses datagrams. A socket connected to somewhere else
+// holds it, so that nobody else gets it while the test runs.
 func closed(t testing.TB) netip.AddrPort {
 	t.Helper()
-	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	conn, err := net.DialUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { conn.Close() })
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// bothFree returns a UDP socket and a TCP listener on one port of 127.0.0.1.
+func bothFree(t testing.TB) (net.PacketConn, net.Listener) {
+	t.Helper()
+	var last error
+	for range 20 { // the port that UDP got may be taken for TCP
+		packets, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listener, err := net.Listen("tcp", packets.LocalAddr().String())
+		if err == nil {
+			return packets, listener
+		}
+		packets.Close()
+		last = err
+	}
+	t.Fatal(last)
+	return nil, nil
 }
 
 func record(t testing.TB, s string) dns.RR {
