@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -26,7 +27,22 @@ func dnsmasq(t *testing.T, args ...string) netip.AddrPort {
 		}
 		t.Skip("needs dnsmasq: ", err)
 	}
-	addr := closed(t)
+	for range 10 {
+		if addr, ok := startDnsmasq(t, path, args); ok {
+			return addr
+		}
+	}
+	t.Fatal("every port that was free was taken when dnsmasq came")
+	return netip.AddrPort{}
+}
+
+// startDnsmasq returns false where somebody took the port in between.
+func startDnsmasq(t *testing.T, path string, args []string) (netip.AddrPort, bool) {
+	t.Helper()
+	packets, listener := bothFree(t)
+	addr := packets.LocalAddr().(*net.UDPAddr).AddrPort()
+	packets.Close()
+	listener.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, path, append([]string{
 		"--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--user=", "--group=", "--pid-file=",
@@ -50,16 +66,21 @@ func dnsmasq(t *testing.T, args ...string) netip.AddrPort {
 		}
 	})
 	client := &dns.Client{Timeout: 200 * time.Millisecond}
+	taken := false
 	eventually(t, "dnsmasq answers", func() bool {
 		select {
 		case <-ended:
+			if strings.Contains(output.String(), "Address already in use") {
+				taken = true
+				return true
+			}
 			t.Fatalf("dnsmasq ended:\n%s", &output)
 		default:
 		}
 		_, _, err := client.Exchange(question("started.example.org.", dns.TypeA), addr.String())
 		return err == nil
 	})
-	return addr
+	return addr, !taken
 }
 
 func TestDnsmasq(t *testing.T) {

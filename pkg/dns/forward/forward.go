@@ -29,7 +29,7 @@ var (
 // Options configure a Forwarder. Zero and negative values mean the default.
 type Options struct {
 	// MaxInFlight is how many questions are under way at most; the default is
-	// 1000.
+	// 1000. While no nameserver answers, each takes a socket for each of them.
 	MaxInFlight int
 	// Timeout is the time for a whole Exchange; the default is 3.5 s, so that
 	// a SERVFAIL reaches the client before its own time-out.
@@ -163,14 +163,13 @@ func (f *Forwarder) InFlight() int { return int(f.inFlight.Load()) }
 // OPT. The reply is the caller's; req is not modified. RD, AD, CD and the DO
 // bit are asked as in req.
 //
-// tcp says that the client came over TCP. It makes no difference to how the
-// nameservers are asked: UDP is first in either case, and truncation is
-// followed to TCP.
+// The last argument says whether the client came over TCP. It makes no
+// difference: UDP is first in either case, and truncation is followed to TCP.
 //
 // Errors are ErrOverloaded, ErrNoNameservers and ErrNotForwardable, at once,
 // and *ExchangeError where no nameserver gave a reply or ctx ended, which
 // errors.Is finds in it. No goroutine and no socket outlives the call.
-func (f *Forwarder) Exchange(ctx context.Context, req *dns.Msg, tcp bool) (*dns.Msg, netip.AddrPort, error) {
+func (f *Forwarder) Exchange(ctx context.Context, req *dns.Msg, _ bool) (*dns.Msg, netip.AddrPort, error) {
 	q, err := newQuery(req)
 	if err != nil {
 		return nil, netip.AddrPort{}, err
@@ -250,13 +249,17 @@ func (f *Forwarder) ask(parent context.Context, q query, servers []*nameserver) 
 	ctx, cancel := context.WithDeadline(parent, started.Add(f.options.Timeout))
 	deadline, _ := ctx.Deadline()
 	order, probing := f.order(started, servers)
-	patience := min(f.options.Patience, deadline.Sub(started)/2/time.Duration(len(order)))
+	// A caller in a hurry makes for shorter waits, but not for a harsher
+	// judgement on who is silent meanwhile.
+	n := time.Duration(len(order))
+	patience := min(f.options.Patience, f.options.Timeout/2/n)
+	wait := min(patience, deadline.Sub(started)/2/n)
 
 	var (
 		wg      sync.WaitGroup
 		events  = make(chan event, 3*len(order)) // a try sends three at most
 		pending int
-		next    = time.NewTimer(patience)
+		next    = time.NewTimer(wait)
 		grace   <-chan time.Time
 	)
 	defer next.Stop()
@@ -288,7 +291,7 @@ func (f *Forwarder) ask(parent context.Context, q query, servers []*nameserver) 
 		tries = append(tries, t)
 		pending++
 		wg.Go(func() { t.run(ctx) })
-		next.Reset(t.patience)
+		next.Reset(min(t.patience, wait))
 	}
 
 	askNext()

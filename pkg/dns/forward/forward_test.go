@@ -27,23 +27,7 @@ func TestMain(m *testing.M) {
 // serve runs a DNS server on UDP and TCP of one free port until the test ends.
 func serve(t testing.TB, handler dns.HandlerFunc) netip.AddrPort {
 	t.Helper()
-	var packets net.PacketConn
-	var listener net.Listener
-	var err error
-	for range 20 { // the port that UDP got may be taken for TCP
-		packets, err = net.ListenPacket("udp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		listener, err = net.Listen("tcp", packets.LocalAddr().String())
-		if err == nil {
-			break
-		}
-		packets.Close()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	packets, listener := bothFree(t)
 	for _, s := range []*dns.Server{{PacketConn: packets, Handler: handler}, {Listener: listener, Handler: handler}} {
 		started := make(chan struct{})
 		s.NotifyStartedFunc = func() { close(started) }
@@ -92,15 +76,36 @@ func dead(t testing.TB) netip.AddrPort {
 	return packetServer(t, func([]byte, func([]byte)) {})
 }
 
-// closed is a port where nobody listens.
+// closed is a port that refuses datagrams. A socket connected to somewhere else
+// holds it, so that nobody else gets it while the test runs.
 func closed(t testing.TB) netip.AddrPort {
 	t.Helper()
-	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	conn, err := net.DialUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { conn.Close() })
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// bothFree returns a UDP socket and a TCP listener on one port of 127.0.0.1.
+func bothFree(t testing.TB) (net.PacketConn, net.Listener) {
+	t.Helper()
+	var last error
+	for range 20 { // the port that UDP got may be taken for TCP
+		packets, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listener, err := net.Listen("tcp", packets.LocalAddr().String())
+		if err == nil {
+			return packets, listener
+		}
+		packets.Close()
+		last = err
+	}
+	t.Fatal(last)
+	return nil, nil
 }
 
 func record(t testing.TB, s string) dns.RR {
@@ -392,6 +397,23 @@ func TestOneGoodAmongDead(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestManyDead has the default times and so many dead nameservers that asking
+// one each 400 ms would not come to the good one.
+func TestManyDead(t *testing.T) {
+	t.Parallel()
+	addrs := make([]netip.AddrPort, 20)
+	for i := range addrs {
+		addrs[i] = dead(t)
+	}
+	addrs[19] = serve(t, answering(t, "192.0.2.1"))
+	f := New(Options{})
+	f.SetNameservers(addrs)
+	startWith(f, 0)
+	if _, from, err := f.Exchange(t.Context(), question("example.org.", dns.TypeA), false); err != nil || from != addrs[19] {
+		t.Errorf("from %v, want %v, error %v", from, addrs[19], err)
 	}
 }
 
@@ -849,6 +871,54 @@ func TestNotForwardable(t *testing.T) {
 	})
 }
 
+func TestIPv6(t *testing.T) {
+	conn, err := net.ListenPacket("udp", "[::1]:0")
+	if err != nil {
+		t.Skip("needs IPv6: ", err)
+	}
+	server := &dns.Server{PacketConn: conn, Handler: answering(t, "192.0.2.1")}
+	started, ended := make(chan struct{}), make(chan struct{})
+	server.NotifyStartedFunc = func() { close(started) }
+	go func() { defer close(ended); _ = server.ActivateAndServe() }()
+	<-started
+	defer func() { _ = server.Shutdown(); <-ended }()
+	addr := conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	f := forwarder(addr)
+	if _, from, err := f.Exchange(t.Context(), question("example.org.", dns.TypeA), false); err != nil || from != addr {
+		t.Errorf("from %v, want %v, error %v", from, addr, err)
+	}
+}
+
+// TestLocalErrors is about what is not the nameserver's fault.
+func TestLocalErrors(t *testing.T) {
+	for _, tt := range []struct {
+		err     error
+		failing bool
+	}{
+		{syscall.EMFILE, false}, {syscall.ENFILE, false}, {syscall.EADDRNOTAVAIL, false}, {syscall.ENOBUFS, false},
+		{syscall.ECONNREFUSED, true}, {syscall.ENETUNREACH, true}, {syscall.EHOSTUNREACH, true},
+	} {
+		t.Run(tt.err.Error(), func(t *testing.T) {
+			s := newNameserver(netip.MustParseAddrPort("192.0.2.1:53"), Options{}.withDefaults())
+			tr := &try{server: s, started: time.Now(), open: true}
+			tr.take(event{try: tr, err: withoutAddr(&net.OpError{Op: "dial", Net: "udp", Err: os.NewSyscallError("socket", tt.err)})})
+			if h := s.health(); h.Failing != tt.failing || tr.open || !errors.Is(tr.err, tt.err) || strings.Contains(tr.err.Error(), "dial") {
+				t.Errorf("error %v, health %+v", tr.err, h)
+			}
+		})
+	}
+}
+
+// TestPanic has the parser, or anything else in a try, panic.
+func TestPanic(t *testing.T) {
+	events := make(chan event, 1)
+	tr := &try{server: newNameserver(dead(t), Options{}.withDefaults()), events: events} // without forwarder
+	tr.run(t.Context())
+	if ev := <-events; ev.interim || ev.msg != nil || ev.err == nil || !strings.Contains(ev.err.Error(), "panic") {
+		t.Errorf("event %+v", ev)
+	}
+}
+
 func TestNoNameservers(t *testing.T) {
 	f := New(Options{})
 	if _, _, err := f.Exchange(t.Context(), question("example.org.", dns.TypeA), false); !errors.Is(err, ErrNoNameservers) {
@@ -1080,6 +1150,9 @@ func TestCancel(t *testing.T) {
 		}
 		if took := time.Since(before); took > time.Second {
 			t.Errorf("took %v", took)
+		}
+		if h := f.Health()[0]; h.Failing && h.LastFailure.Sub(before) < 400*time.Millisecond {
+			t.Errorf("the caller's hurry was held against %+v", h)
 		}
 	})
 	t.Run("cancelled before", func(t *testing.T) {

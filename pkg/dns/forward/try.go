@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -33,7 +34,7 @@ type try struct {
 	server     *nameserver
 	events     chan<- event // has room for all that is sent
 	started    time.Time
-	patience   time.Duration // how long it may be silent before the next nameserver is asked
+	patience   time.Duration // after this long a silence is a failure
 	wasFailing bool          // when it was asked
 	open       bool          // a final event is still to come
 	heard      bool          // there was an event
@@ -172,13 +173,14 @@ const (
 	// freeIgnored datagrams are ignored as fast as they come, then
 	// ignoredPerPause in each pause: a flood costs no more processor time.
 	freeIgnored     = 1024
-	ignoredPerPause = 128
+	ignoredPerPause = 32
 	ignorePause     = time.Millisecond
 )
 
 // udp asks over a new socket until there is a reply, an error, or ctx ends.
 func (t *try) udp(ctx context.Context, edns bool) (*dns.Msg, time.Duration, error) {
-	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(t.server.addr))
+	var d net.Dialer
+	conn, err := d.DialUDP(ctx, "udp", netip.AddrPort{}, t.server.addr)
 	if err != nil {
 		return nil, 0, err
 	}
