@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,9 @@ type Case struct {
 // A Step changes the cluster, then asks. What is asked may take a while to
 // become true.
 type Step struct {
+	// NextSecond waits first until what is made now has a later creation
+	// time, which has whole seconds, than what was made before.
+	NextSecond bool `json:"nextSecond,omitempty"`
 	// Apply is objects as YAML documents. Their Namespaces are made.
 	Apply string `json:"apply,omitempty"`
 	// Remove is objects to delete, as "Service shop/cart" or "Node a".
@@ -137,7 +141,12 @@ func (e *Expect) parse() error {
 	e.question = dns.Question{Name: dns.Fqdn(f[0]), Qclass: dns.ClassINET}
 	var ok bool
 	if e.question.Qtype, ok = dns.StringToType[f[1]]; !ok {
-		return fmt.Errorf("question %q: no type %q", e.Q, f[1])
+		// RFC 3597 section 5: TYPE and a number.
+		n, err := strconv.ParseUint(strings.TrimPrefix(f[1], "TYPE"), 10, 16)
+		if err != nil {
+			return fmt.Errorf("question %q: no type %q", e.Q, f[1])
+		}
+		e.question.Qtype = uint16(n)
 	}
 	if len(f) == 3 {
 		if e.question.Qclass, ok = dns.StringToClass[f[2]]; !ok {
@@ -189,6 +198,15 @@ func (p *Player) play(t *testing.T, c *Case) {
 		}
 	})
 	for i, step := range c.Steps {
+		if step.NextSecond {
+			before := time.Now().Unix()
+			Eventually(t, 2*time.Second, func() error {
+				if time.Now().Unix() == before {
+					return errors.New("it is still the same second")
+				}
+				return nil
+			})
+		}
 		objects, err := DecodeObjects(step.Apply)
 		if err != nil {
 			t.Fatalf("step %d: %v", i+1, err)

@@ -21,7 +21,6 @@ type Process struct {
 
 	cmd    *exec.Cmd
 	exited chan struct{} // closed once the program has been reaped
-	err    error         // of Wait; to be read once exited is closed
 }
 
 // start starts the program path with args and with env added to this
@@ -45,7 +44,7 @@ func start(log *Log, env []string, path string, args ...string) (*Process, error
 		if err != nil {
 			return
 		}
-		p.err = cmd.Wait()
+		_ = cmd.Wait() // its ProcessState says the same
 		close(p.exited)
 	}()
 	if err := <-started; err != nil {
@@ -60,12 +59,19 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Exited is closed once the program has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Signal sends sig to the program. One that has ended already is no error.
-func (p *Process) Signal(sig syscall.Signal) error {
+func (p *Process) running() bool {
 	select {
 	case <-p.exited:
-		return nil
+		return false
 	default:
+		return true
+	}
+}
+
+// Signal sends sig to the program. One that has ended already is no error.
+func (p *Process) Signal(sig syscall.Signal) error {
+	if !p.running() {
+		return nil
 	}
 	if err := syscall.Kill(p.PID(), sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("sending %v to process %d: %w", sig, p.PID(), err)
@@ -80,10 +86,12 @@ func (p *Process) Wait(timeout time.Duration) (int, error) {
 	defer timer.Stop()
 	select {
 	case <-p.exited:
-		return p.cmd.ProcessState.ExitCode(), nil
 	case <-timer.C:
-		return 0, fmt.Errorf("process %d still runs after %v", p.PID(), timeout)
+		if p.running() {
+			return 0, fmt.Errorf("process %d still runs after %v", p.PID(), timeout)
+		}
 	}
+	return p.cmd.ProcessState.ExitCode(), nil
 }
 
 // Stop sends sig and waits; what does not end within 20 s is killed, which is
