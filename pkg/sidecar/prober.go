@@ -63,11 +63,12 @@ func (p *prober) run(ctx context.Context) error {
 	}
 }
 
-// jittered returns d, up to a twentieth more or less, so that probes that
-// started together do not go on asking at the same moment.
+// jittered returns d or up to a twentieth less, so that probes that started
+// together do not go on asking at the same moment. It is never more than d: a
+// server that dies right after it answered is known to within two intervals,
+// one to the next probe and at most one for its time-out.
 func jittered(d time.Duration) time.Duration {
-	spread := d / 20
-	return d - spread + rand.N(2*spread+1)
+	return d - rand.N(d/20+1)
 }
 
 // once probes, and records the outcome unless ctx has ended.
@@ -113,8 +114,10 @@ func (p *prober) logChange(before, now *outcome) {
 		glog.Infof("sidecar: probe %v: right answer in %v", p.probe, now.latency)
 	case now.failure == nil && was != failure{}:
 		glog.Infof("sidecar: probe %v: right answer in %v, was: %v", p.probe, now.latency, &was)
+	case bool(glog.V(4)) && now.failure != nil:
+		glog.Infof("sidecar: probe %v: %v still, in %v", p.probe, now.failure, now.latency)
 	case bool(glog.V(4)):
-		glog.Infof("sidecar: probe %v: %v in %v", p.probe, now.failure, now.latency)
+		glog.Infof("sidecar: probe %v: right answer again, in %v", p.probe, now.latency)
 	}
 }
 
