@@ -62,7 +62,7 @@ func serverTests() []serverTest {
 		{"another type", "AAAA", reply(dns.RcodeSuccess, testA), "no_record", "no AAAA record for web.example.org"},
 		{"another class", "A", reply(dns.RcodeSuccess, testCHAOS), "no_record", "no A record for web.example.org"},
 		{"CNAME alone", "SRV", reply(dns.RcodeSuccess, testCNAME), "no_record", "no SRV record for web.example.org"},
-		{"nothing", "A", func(dns.ResponseWriter, *dns.Msg) {}, "timeout", "timeout after 200ms"},
+		{"nothing", "A", func(dns.ResponseWriter, *dns.Msg) {}, "timeout", "timeout after 1s"},
 		{"garbage", "A", garbage, "malformed", "malformed reply: dns: "},
 		{"shorter than a header", "A", func(w dns.ResponseWriter, _ *dns.Msg) { _, _ = w.Write([]byte{1, 2}) },
 			"malformed", "malformed reply: dns: short read"},
@@ -138,7 +138,7 @@ func TestServers(t *testing.T) {
 		if test.handler != nil {
 			serveDNS(t, addr, test.handler)
 		}
-		p, err := ParseProbe("p" + string(rune('A'+i/26)) + string(rune('a'+i%26)) + "," + addr + ",web.example.org,0.2," + test.qtype)
+		p, err := ParseProbe("p" + string(rune('A'+i/26)) + string(rune('a'+i%26)) + "," + addr + ",web.example.org,1," + test.qtype)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -103,6 +103,22 @@ func (i *instance) metrics(t *testing.T) map[string]float64 {
 	return parseMetrics(t, resp.Body)
 }
 
+// waitForMetrics waits until the series that want names have its values.
+func (i *instance) waitForMetrics(t *testing.T, want map[string]float64) {
+	t.Helper()
+	var got map[string]float64
+	defer func() { checkMetrics(t, got, want) }() // says what differs when the wait is in vain
+	waitFor(t, "metrics", func() bool {
+		got = i.metrics(t)
+		for series, w := range want {
+			if g, ok := got[series]; !ok || g != w {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // waitFor waits until condition holds, 10 s at the most.
 func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
