@@ -261,10 +261,11 @@ func TestSignals(t *testing.T) {
 	}
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(sig.String(), func(t *testing.T) {
-			p := startProgram(t, path, "--probe=dns,"+silent.LocalAddr().String()+",example.org", "--dnsmasq-addr=127.0.0.1", "--dnsmasq-port="+port)
+			p := startProgram(t, path, "--probe=dns,"+silent.LocalAddr().String()+",example.org,1",
+				"--dnsmasq-port="+port, "--dnsmasq-poll-interval-ms=1")
 			waitFor(t, "the first probe", func() bool {
 				body, err := p.get("/healthcheck/dns")
-				return err == nil && strings.Contains(body, "timeout after 2s")
+				return err == nil && strings.Contains(body, "timeout after 1s")
 			})
 			p.stop(t, sig)
 		})

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,7 @@ func serverTests() []serverTest {
 		{"truncated, whole over TCP", "A", truncated(reply(dns.RcodeSuccess, testA)), "", ""},
 		{"truncated, SERVFAIL over TCP", "A", truncated(reply(dns.RcodeServerFailure)), "servfail", "rcode SERVFAIL"},
 		{"truncated, garbage over TCP", "A", truncated(garbage), "malformed", "malformed reply: dns: "},
+		{"truncated, closed over TCP", "A", truncated(func(w dns.ResponseWriter, _ *dns.Msg) { _ = w.Close() }), "network", "connection closed"},
 		{"right after forgeries", "A", func(w dns.ResponseWriter, q *dns.Msg) {
 			garbage(w, q)
 			forged(reply(dns.RcodeServerFailure))(w, q)
@@ -168,6 +170,27 @@ func TestServers(t *testing.T) {
 			}
 			checkMetrics(t, m, map[string]float64{`kubedns_probe_success{probe="` + label + `"}`: oneIf(test.reason == "")})
 		})
+	}
+}
+
+func TestServerIPv6(t *testing.T) {
+	c, err := net.ListenPacket("udp", "[::1]:0")
+	if err != nil {
+		t.Skipf("no IPv6: %v", err)
+	}
+	addr := c.LocalAddr().String()
+	_ = c.Close()
+	serveDNS(t, addr, reply(dns.RcodeSuccess, testAAAA))
+	p, err := ParseProbe("dns," + addr + ",web.example.org,5,AAAA")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := exchange(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := replyFailure(r, p); f != nil {
+		t.Errorf("probe of %s: %v", addr, f)
 	}
 }
 

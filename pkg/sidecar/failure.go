@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -60,6 +61,8 @@ func exchangeFailure(err error, timeout time.Duration) *failure {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
 		errors.As(err, &netError) && netError.Timeout():
 		return &failure{reasonTimeout, fmt.Sprintf("timeout after %v", timeout)}
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return &failure{reasonNetwork, "connection closed"}
 	case errors.As(err, &lookup):
 		return &failure{reasonNetwork, fmt.Sprintf("looking up %s: %s", lookup.Name, lookup.Err)}
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,7 +50,7 @@ func ParseProbe(text string) (Probe, error) {
 		return Probe{}, fmt.Errorf("%d fields, must be label,server,name[,interval[,type[,%s]]]", len(fields), uncachedOption)
 	}
 	p := Probe{Label: fields[0], Interval: defaultInterval, Qtype: defaultQtype}
-	if !isLabel(p.Label) {
+	if p.Label == "" || !only(p.Label, "_") {
 		return Probe{}, fmt.Errorf("label %q must be letters, digits and underscores", p.Label)
 	}
 	var err error
@@ -113,17 +112,16 @@ func (p Probe) question() *dns.Msg {
 // that does not fragment.
 const ednsSize = 1232
 
-func isLabel(s string) bool {
+// only reports whether s has ASCII letters, digits and the others only.
+func only(s, others string) bool {
 	for i := range len(s) {
-		if !isAlphanumeric(s[i]) && s[i] != '_' {
+		c := s[i]
+		alphanumeric := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alphanumeric && strings.IndexByte(others, c) < 0 {
 			return false
 		}
 	}
-	return s != ""
-}
-
-func isAlphanumeric(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+	return true
 }
 
 // parseServer reads host, host:port, [v6] or [v6]:port and returns host:port.
@@ -151,15 +149,6 @@ func parseServer(s string) (string, error) {
 	return net.JoinHostPort(host, strconv.FormatUint(n, 10)), nil
 }
 
-// hostPattern matches the names of hosts (RFC 1123 section 2.1), underscores
-// allowed, whose last label is not a number, so that no mistyped IPv4 address
-// passes for a name.
-var hostPattern = regexp.MustCompile(`^([a-zA-Z0-9_]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9_])?\.)*[a-zA-Z_]([a-zA-Z0-9_-]{0,61}[a-zA-Z0-9_])?\.?$`)
-
-// zonePattern matches the names of network interfaces that can stand behind
-// the percent sign of an IPv6 address.
-var zonePattern = regexp.MustCompile(`^[a-zA-Z0-9._-]*$`)
-
 // ParseHost returns the IP address, without brackets, or host name in s.
 func ParseHost(s string) (string, error) {
 	inner, bracketed := s, false
@@ -168,12 +157,25 @@ func ParseHost(s string) (string, error) {
 	}
 	addr, err := netip.ParseAddr(inner)
 	switch {
-	case err == nil && zonePattern.MatchString(addr.Zone()) && (addr.Is6() || !bracketed):
+	case err == nil && only(addr.Zone(), "._-") && (addr.Is6() || !bracketed):
 		return addr.String(), nil
-	case err != nil && !bracketed && len(s) <= 253 && hostPattern.MatchString(s):
+	case err != nil && !bracketed && isHostName(s):
 		return s, nil
 	}
 	return "", errors.New("must be an IP address or a host name")
+}
+
+// isHostName reports whether s is the name of a host (RFC 1123 section 2.1),
+// underscores allowed, whose last label is not a number, so that no mistyped
+// IPv4 address passes for a name.
+func isHostName(s string) bool {
+	labels := strings.Split(strings.TrimSuffix(s, "."), ".")
+	for _, label := range labels {
+		if label == "" || len(label) > 63 || !only(label, "_-") || label[0] == '-' || label[len(label)-1] == '-' {
+			return false
+		}
+	}
+	return len(s) <= 253 && strings.Trim(labels[len(labels)-1], "0123456789") != ""
 }
 
 // parseName returns s with the final dot.

@@ -108,11 +108,11 @@ func hasResult(t *testing.T, prometheus, query string) bool {
 	return len(answer.Data.Result) > 0
 }
 
-// The names that kube-dns has always had are not all to promtool's taste.
-var oldNames = regexp.MustCompile(`^kubedns_(dnsmasq_(hits|misses|evictions|insertions|errors)|probe_kubedns_(latency_ms|errors)) `)
-
+// The new names are to promtool's taste.
 func TestPromtool(t *testing.T) {
 	path := needProgram(t, "promtool")
+	// The names that kube-dns has always had are not all.
+	oldNames := regexp.MustCompile(`^kubedns_(dnsmasq_(hits|misses|evictions|insertions|errors)|probe_kubedns_(latency_ms|errors)) `)
 	s := start(t, Config{Probes: []Probe{{Label: "kubedns", Server: freeAddr(t), Name: "example.org.", Interval: defaultInterval, Qtype: dns.TypeA}}})
 	waitFor(t, "a probe", func() bool { return s.health(t, "kubedns").Err == "connection refused" })
 	resp, err := s.client.Get(s.url + "/metrics")

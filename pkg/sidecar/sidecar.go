@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"path"
-	"regexp"
 	"strings"
 	"time"
 
@@ -70,16 +69,11 @@ func New(cfg Config) (*Sidecar, error) {
 	}, nil
 }
 
-var (
-	namespacePattern   = regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_]*)?$`)
-	metricsPathPattern = regexp.MustCompile(`^/[a-zA-Z0-9/._~-]*$`)
-)
-
 func (c Config) validate() error {
 	if c.PollInterval <= 0 {
 		return fmt.Errorf("dnsmasq poll interval %v must be positive", c.PollInterval)
 	}
-	if !namespacePattern.MatchString(c.Namespace) {
+	if n := c.Namespace; !only(n, "_") || n != "" && n[0] >= '0' && n[0] <= '9' {
 		return fmt.Errorf("prometheus namespace %q must be letters, digits and underscores, and not begin with a digit", c.Namespace)
 	}
 	if err := validateMetricsPath(c.MetricsPath); err != nil {
@@ -100,7 +94,7 @@ func (c Config) validate() error {
 
 func validateMetricsPath(p string) error {
 	switch {
-	case !metricsPathPattern.MatchString(p):
+	case !strings.HasPrefix(p, "/") || !only(p, "/._~-"):
 		return errors.New("must begin with a slash and have letters, digits and ._~- only")
 	case path.Clean(p) != p && path.Clean(p)+"/" != p:
 		return errors.New("must not have empty or dotted parts")
