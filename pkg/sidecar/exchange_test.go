@@ -117,15 +117,8 @@ func truncated(tcp dns.HandlerFunc, records ...string) dns.HandlerFunc {
 			tcp(w, q)
 			return
 		}
-		m := new(dns.Msg).SetReply(q)
+		m := replyMessage(q, dns.RcodeSuccess, records)
 		m.Truncated = true
-		for _, text := range records {
-			rr, err := dns.NewRR(text)
-			if err != nil {
-				panic(err) // the test's own text
-			}
-			m.Answer = append(m.Answer, rr)
-		}
 		_ = w.WriteMsg(m)
 	}
 }

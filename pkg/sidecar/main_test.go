@@ -191,17 +191,19 @@ func serveDNS(t *testing.T, addr string, handler dns.HandlerFunc) (stop func()) 
 
 // reply answers with records in zone-file form.
 func reply(rcode int, records ...string) dns.HandlerFunc {
-	return func(w dns.ResponseWriter, q *dns.Msg) {
-		m := new(dns.Msg).SetRcode(q, rcode)
-		for _, text := range records {
-			rr, err := dns.NewRR(text)
-			if err != nil {
-				panic(err) // the test's own text
-			}
-			m.Answer = append(m.Answer, rr)
+	return func(w dns.ResponseWriter, q *dns.Msg) { _ = w.WriteMsg(replyMessage(q, rcode, records)) }
+}
+
+func replyMessage(q *dns.Msg, rcode int, records []string) *dns.Msg {
+	m := new(dns.Msg).SetRcode(q, rcode)
+	for _, text := range records {
+		rr, err := dns.NewRR(text)
+		if err != nil {
+			panic(err) // the test's own text
 		}
-		_ = w.WriteMsg(m)
+		m.Answer = append(m.Answer, rr)
 	}
+	return m
 }
 
 // overTCP reports whether a question came over TCP.
