@@ -1,0 +1,89 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// exchange asks p's question and returns the reply to it. It asks over UDP,
+// and over TCP as well when the reply was truncated and lacks what p asks for.
+// It ends with ctx at the latest.
+func exchange(ctx context.Context, p Probe) (*dns.Msg, error) {
+	question := p.question()
+	reply, err := exchangeOver(ctx, "udp", p.Server, question)
+	if err == nil && reply.Truncated && !hasRecord(reply, p.Qtype) {
+		return exchangeOver(ctx, "tcp", p.Server, question)
+	}
+	return reply, err
+}
+
+// exchangeOver reads until the reply to question arrives: what else arrives
+// over UDP may be somebody's forgery, and the right one may still follow.
+func exchangeOver(ctx context.Context, network, server string, question *dns.Msg) (*dns.Msg, error) {
+	var dialer net.Dialer
+	netConn, err := dialer.DialContext(ctx, network, server)
+	if err != nil {
+		return nil, err
+	}
+	conn := &dns.Conn{Conn: netConn, UDPSize: dns.DefaultMsgSize}
+	defer conn.Close() //nolint:errcheck // nothing was left unsent
+	// A context that ends, by its deadline too, ends the reading and writing.
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+
+	if err := conn.WriteMsg(question); err != nil {
+		return nil, err
+	}
+	var malformed error
+	for {
+		reply, err := conn.ReadMsg()
+		if err == nil {
+			if err = checkReply(reply, question); err == nil {
+				return reply, nil
+			}
+		} else if isNetError(err) {
+			if malformed != nil {
+				return nil, malformed
+			}
+			return nil, err
+		}
+		malformed = fmt.Errorf("%w: %v", errMalformed, err)
+		if network == "tcp" {
+			return nil, malformed
+		}
+	}
+}
+
+// isNetError reports whether err, of reading a message, came from the network
+// and not from the message.
+func isNetError(err error) bool {
+	var netError net.Error
+	return errors.As(err, &netError) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// checkReply returns nil if reply answers question. Servers may leave the
+// question out of a reply that reports an error.
+func checkReply(reply, question *dns.Msg) error {
+	switch {
+	case !reply.Response:
+		return errors.New("not a reply")
+	case reply.Id != question.Id:
+		return errors.New("wrong ID")
+	case len(reply.Question) == 0 && reply.Rcode != dns.RcodeSuccess:
+		return nil
+	case len(reply.Question) != 1:
+		return fmt.Errorf("%d questions", len(reply.Question))
+	}
+	got, want := reply.Question[0], question.Question[0]
+	if got.Qtype != want.Qtype || got.Qclass != want.Qclass || !strings.EqualFold(got.Name, want.Name) {
+		return errors.New("another question")
+	}
+	return nil
+}

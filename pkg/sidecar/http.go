@@ -1,0 +1,78 @@
+package sidecar
+
+import (
+	"encoding/json"
+	"io"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/golang/glog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Paths that the metrics' path cannot have.
+const (
+	healthzPath     = "/healthz"
+	healthcheckPath = "/healthcheck"
+)
+
+// newMux serves the health of probers by label, what gatherer has under
+// metricsPath, and whether the process itself lives under /healthz.
+func newMux(probers []*prober, gatherer prometheus.Gatherer, metricsPath string) *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+healthzPath, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, "ok\n")
+	})
+	for _, p := range probers {
+		mux.HandleFunc("GET "+healthcheckPath+"/"+p.probe.Label, func(w http.ResponseWriter, _ *http.Request) {
+			writeHealth(w, p.health())
+		})
+	}
+	if metricsPath[len(metricsPath)-1] == '/' {
+		metricsPath += "{$}" // this path, and not all below it
+	}
+	mux.Handle("GET "+metricsPath, promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{ErrorLog: errorLog()}))
+	return mux
+}
+
+func writeHealth(w http.ResponseWriter, h health) {
+	body, err := json.Marshal(h)
+	if err != nil { // a latency that is no number, which there is not
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	if !h.IsOk {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_, _ = w.Write(body)
+}
+
+// newServer has limits on all that a client could make it wait for.
+func newServer(handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       5 * time.Second,
+		WriteTimeout:      10 * time.Second,
+		IdleTimeout:       2 * time.Minute, // longer than Prometheus' usual scrape interval
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          errorLog(),
+	}
+}
+
+// errorLog writes into glog what net/http and promhttp complain about.
+func errorLog() *log.Logger {
+	return log.New(glogWriter{}, "sidecar: ", 0)
+}
+
+type glogWriter struct{}
+
+func (glogWriter) Write(line []byte) (int, error) {
+	glog.Warningf("%s", line)
+	return len(line), nil
+}
