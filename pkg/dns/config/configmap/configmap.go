@@ -62,7 +62,7 @@ type Source struct {
 	namespace string
 	name      string
 	onError   func(error)
-	// backoff is the time between attempts to list.
+	// backoff is the time between attempts to list or watch.
 	backoff wait.Backoff
 }
 
@@ -77,8 +77,10 @@ func New(client rest.Interface, namespace, name string, onError func(error)) *So
 	}
 	return &Source{
 		client: client, namespace: namespace, name: name, onError: onError,
-		// client-go's own numbers for a reflector.
-		backoff: wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 38, Factor: 2, Jitter: 1},
+		// As client-go's for a reflector, but for the longest: with its 30 s a
+		// change would take up to a minute after an outage, and one watch of
+		// one object is no burden to the API server.
+		backoff: wait.Backoff{Duration: 800 * time.Millisecond, Cap: 10 * time.Second, Steps: 20, Factor: 2, Jitter: 1},
 	}
 }
 
@@ -99,7 +101,7 @@ func (s *Source) Run(ctx context.Context, report func(config.Update)) error {
 	}
 	store := &store{source: s, report: report}
 	reflector := cache.NewReflectorWithOptions(lw, &corev1.ConfigMap{}, store, cache.ReflectorOptions{
-		Name: s.origin(),
+		Name: s.origin(), Backoff: &s.backoff,
 	})
 	const calm = 2 * time.Minute // without a failure, the wait is short again
 	delay := s.backoff.DelayWithReset(clock.RealClock{}, calm)

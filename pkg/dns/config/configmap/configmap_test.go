@@ -509,6 +509,7 @@ func TestNobodyListens(t *testing.T) {
 	s.Close()
 	r := start(t, client)
 	r.waitError("connection refused")
+	r.waitError("connection refused")
 	r.drained()
 }
 
