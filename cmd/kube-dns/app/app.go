@@ -81,7 +81,7 @@ type app struct {
 func (a *app) cluster() (*dns.KubeDNS, config.Source, error) {
 	o := a.options
 	dnsOptions := dns.Options{Zone: o.Domain, TTL: seconds(o.TTL)}
-	var source config.Source = config.Fixed(&config.Config{Federations: o.Federations})
+	source := config.Fixed(&config.Config{Federations: o.Federations})
 	if o.ConfigDir != "" {
 		source = config.Dir(o.ConfigDir, o.ConfigPeriod)
 	}
@@ -163,7 +163,8 @@ func (a *app) run(ctx context.Context, source config.Source) error {
 		parts = append(parts, httpPart(l, mux))
 	}
 	if o.Profiling {
-		l, err := net.Listen("tcp", "localhost:6060")
+		var lc net.ListenConfig
+		l, err := lc.Listen(ctx, "tcp", "localhost:6060")
 		if err != nil {
 			return errors.Join(fmt.Errorf("profiling: %w", err), health.Close(), listeners.Close())
 		}

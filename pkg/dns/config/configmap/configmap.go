@@ -16,8 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
@@ -26,27 +24,6 @@ import (
 
 	"kubedns/pkg/dns/config"
 )
-
-// NewClient is a client for core/v1 and nothing else, which talks protobuf. It
-// takes address, credentials, user agent and limits from cfg and does not change
-// it.
-func NewClient(cfg *rest.Config) (rest.Interface, error) {
-	scheme := runtime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("registering core/v1: %w", err)
-	}
-	c := rest.CopyConfig(cfg)
-	c.GroupVersion = &corev1.SchemeGroupVersion
-	c.APIPath = "/api"
-	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	c.ContentType = runtime.ContentTypeProtobuf
-	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	client, err := rest.RESTClientFor(c)
-	if err != nil {
-		return nil, fmt.Errorf("making a core/v1 client: %w", err)
-	}
-	return client, nil
-}
 
 // Source watches one ConfigMap.
 //
@@ -68,7 +45,7 @@ type Source struct {
 
 // New is the source that watches the ConfigMap namespace/name with a field
 // selector, so that a Role for this one name is enough (get, list, watch). The
-// client is one for core/v1, NewClient's or another. onError is told why a list
+// client is one for core/v1. onError is told why a list
 // or watch failed, each time; it goes on regardless. It can be nil, is called
 // by one goroutine at a time, and must not block.
 func New(client rest.Interface, namespace, name string, onError func(error)) *Source {

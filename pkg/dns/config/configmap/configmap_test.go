@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
+	"kubedns/pkg/dns/apiclient"
 	"kubedns/pkg/dns/config"
 )
 
@@ -77,7 +78,7 @@ func (s *apiServer) client() rest.Interface {
 	s.t.Helper()
 	transport := &http.Transport{}
 	s.t.Cleanup(transport.CloseIdleConnections)
-	client, err := NewClient(&rest.Config{Host: s.URL, Transport: transport, QPS: -1})
+	client, err := apiclient.Core(&rest.Config{Host: s.URL, Transport: transport, QPS: -1})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -567,20 +568,6 @@ func TestUpdate(t *testing.T) {
 				t.Errorf("error %v, want %q", u.Err, tt.err)
 			}
 		})
-	}
-}
-
-// TestNewClient: cfg stays as it was.
-func TestNewClient(t *testing.T) {
-	cfg := &rest.Config{Host: "http://192.0.2.1", UserAgent: "test"}
-	if _, err := NewClient(cfg); err != nil {
-		t.Fatal(err)
-	}
-	if cfg.APIPath != "" || cfg.GroupVersion != nil || cfg.ContentType != "" || cfg.NegotiatedSerializer != nil {
-		t.Errorf("changed to %+v", cfg)
-	}
-	if _, err := NewClient(&rest.Config{Host: "http://192.0.2.1:port:"}); err == nil {
-		t.Error("a client for a host that is none")
 	}
 }
 
