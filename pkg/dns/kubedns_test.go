@@ -3,6 +3,7 @@ package dns
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -50,18 +51,29 @@ func TestOrderOfEvents(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		want := final.tree()
-		diff := ""
-		tick := time.NewTicker(time.Millisecond)
-		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); <-tick.C {
-			if diff = sameTree(kd.Tree(), want); diff == "" && kd.HasSynced() {
-				break
-			}
-		}
-		tick.Stop()
+		diff := waitForTree(kd, final.tree())
 		stop()
 		if diff != "" {
 			t.Fatalf("seed %d, round %d: %s", seed, round, diff)
+		}
+	}
+}
+
+// waitForTree waits until kd is synced and has the tree wanted. It returns how
+// they differ if that does not come about.
+func waitForTree(kd *KubeDNS, want *treecache.Tree) (diff string) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(30 * time.Second)
+	for {
+		diff = sameTree(kd.Tree(), want)
+		if diff == "" && kd.HasSynced() {
+			return ""
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			return fmt.Sprintf("synced: %v, %s", kd.HasSynced(), diff)
 		}
 	}
 }
