@@ -43,7 +43,7 @@ func TestClusterHistory(t *testing.T) {
 		}
 		kd := s.kubeDNS(t)
 		start(t, kd)
-		for round := range 3 {
+		for round := range 2 {
 			for range 60 {
 				s.do(func() { s.change(g.change(final)) })
 			}
@@ -68,7 +68,7 @@ func TestClusterHistory(t *testing.T) {
 		if !kd.HasSynced() {
 			t.Error("not synced")
 		}
-		if n := get(s, func() int { return s.lists["services"] }); n < 4 {
+		if n := get(s, func() int { return s.lists["services"] }); n < 3 {
 			t.Errorf("the services were listed %d times: the watches did not come too late", n)
 		}
 	})

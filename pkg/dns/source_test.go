@@ -204,7 +204,7 @@ func (g generator) service(namespace, name string) *corev1.Service {
 	case 0:
 		s.Spec.Type = corev1.ServiceTypeExternalName
 		s.Spec.ExternalName = pick(g, "www.example.org", "WWW.example.org.", "192.0.2.99", "nx.example.org", "nodata.example.org",
-			"s0.ns0.svc.cluster.local", "s1.ns1.svc.cluster.local.", "gone.ns0.svc.cluster.local", "back.example.org")
+			"s0.ns0.svc.cluster.local", "s1.ns1.svc.cluster.local.", "gone.ns0.svc.cluster.local", "back.example.org", "fail.example.org", "alias.example.org")
 	case 1:
 		s.Spec.Type = corev1.ServiceTypeClusterIP // without an address yet
 	case 2, 3:
