@@ -779,7 +779,7 @@ func newEnvironment(t *testing.T, f *fakeSource, federations map[string]string, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, listeners) }()
 	t.Cleanup(func() {

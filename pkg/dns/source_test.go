@@ -100,7 +100,7 @@ func newTestKubeDNS(s source) *KubeDNS {
 // start runs kd until the test ends, and sees it end.
 func start(t testing.TB, kd *KubeDNS) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- kd.Run(ctx) }()
 	stop = sync.OnceFunc(func() {
