@@ -43,9 +43,9 @@ func (r *reply) start(q *query, buf []byte, limit int) {
 // finish writes the header and, where the question had one, OPT. size is our
 // own UDP payload size.
 func (r *reply) finish(q *query, rcode int, flags, size uint16) []byte {
-	// RD and CD are copied (RFC 1035 section 4.1.1, RFC 4035 section 3.1.6);
-	// what is in Z and AD is not.
-	bits := bitQR | flags | q.flags&(bitRD|bitCD) | uint16(rcode&0xf)
+	// The opcode, RD and CD are copied (RFC 1035 section 4.1.1, RFC 4035
+	// section 3.1.6); what is in Z and AD is not.
+	bits := bitQR | flags | q.flags&(maskOpcode|bitRD|bitCD) | uint16(rcode&0xf)
 	if r.truncated {
 		bits |= bitTC
 	}
