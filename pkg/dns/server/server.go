@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"strings"
@@ -75,8 +76,7 @@ type Server struct {
 	maxTCP    int
 	metrics   *metrics
 
-	rotation atomic.Uint32
-	asked    atomic.Int64 // when the last question came, in Unix nanoseconds
+	asked atomic.Int64 // when the last question came, in Unix nanoseconds
 
 	panics panicLog
 	slow   sync.WaitGroup // questions that are answered on goroutines of their own
@@ -189,7 +189,7 @@ func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, later fu
 			v = s.zone.reverse(q, r)
 			break
 		}
-		v = s.zone.resolve(q, r, s.rotation.Add(1))
+		v = s.zone.resolve(q, r, rand.Uint32())
 		if v.way == wayFederation {
 			if _, ok := s.backend.Federated(q.labelStrings(3)); !ok {
 				v.way = wayDirect

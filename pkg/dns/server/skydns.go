@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 
 	"github.com/miekg/dns"
@@ -81,6 +82,8 @@ func (s *Server) wildcard(req *dns.Msg) *dns.Msg {
 			srv.Weight = 1
 		}
 	}
+	// SkyDNS rotates addresses only.
+	rand.Shuffle(len(m.Answer), func(i, j int) { m.Answer[i], m.Answer[j] = m.Answer[j], m.Answer[i] })
 	switch {
 	case len(m.Answer) > 0 || m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError:
 	case question.Qtype == dns.TypeANY && m.Rcode == dns.RcodeSuccess:

@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -209,7 +211,7 @@ func (s *Server) local(question dns.Question) (*dns.Msg, verdict, *query) {
 		return nil, verdict{}, nil
 	}
 	w.r.start(&w.q, nil, dns.MaxMsgSize)
-	v := s.zone.resolve(&w.q, &w.r, s.rotation.Add(1))
+	v := s.zone.resolve(&w.q, &w.r, rand.Uint32())
 	m := new(dns.Msg)
 	if err := m.Unpack(w.r.finish(&w.q, v.rcode, bitAA|bitRA, s.udpSize)); err != nil {
 		return nil, verdict{}, nil
@@ -279,9 +281,15 @@ func optOnly(extra []dns.RR) []dns.RR {
 	return nil
 }
 
+// onlyNS tells whether an authority section has nothing that a negative or a
+// signed answer needs.
+func onlyNS(rrs []dns.RR) bool {
+	return !slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS })
+}
+
 // fit packs m so that it takes limit octets at most: the additional section
-// goes first, then TC is set and as many answers stay as fit (RFC 2181
-// section 9).
+// goes first, then the names of nameservers beside an answer, then TC is set
+// and as many answers stay as fit (RFC 2181 section 9).
 func fit(m *dns.Msg, limit int) ([]byte, error) {
 	wire, err := m.Pack()
 	if err == nil && len(wire) <= limit {
@@ -292,6 +300,12 @@ func fit(m *dns.Msg, limit int) ([]byte, error) {
 	}
 	if opt := optOnly(m.Extra); len(opt) < len(m.Extra) {
 		m.Extra = opt
+		if wire, err = m.Pack(); err == nil && len(wire) <= limit {
+			return wire, nil
+		}
+	}
+	if len(m.Answer) > 0 && onlyNS(m.Ns) {
+		m.Ns = nil
 		if wire, err = m.Pack(); err == nil && len(wire) <= limit {
 			return wire, nil
 		}
