@@ -69,12 +69,6 @@ func (r *reply) finish(q *query, rcode int, flags, size uint16) []byte {
 	return r.buf
 }
 
-// clearRecords takes all records away again.
-func (r *reply) clearRecords(q *query) {
-	r.buf = r.buf[:max(q.qend, headerLen)]
-	r.answers, r.authority, r.additional, r.truncated = 0, 0, 0, false
-}
-
 // fits tells whether n octets more fit.
 func (r *reply) fits(n int) bool { return len(r.buf)+n <= r.limit }
 

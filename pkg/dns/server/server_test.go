@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -427,10 +428,18 @@ func (s *testServer) text(m *dns.Msg) string {
 	return b.String()
 }
 
-// wantText makes of a row's text what text returns: one record a line without
-// indentation, {soa} being the zone's SOA of a negative answer, {web} the
-// Service's name, {zone} the zone's.
+// wantText makes of a row's text what text returns: see cleanText, sorted.
 func wantText(s string) string {
+	lines := strings.Split(cleanText(s), "\n")
+	slices.SortStableFunc(lines[1:], func(a, b string) int {
+		return cmp.Or(cmp.Compare(strings.Index("an ns ar", a[:2]), strings.Index("an ns ar", b[:2])), cmp.Compare(a, b))
+	})
+	return strings.Join(lines, "\n")
+}
+
+// cleanText takes the indentation from a row's text, one record a line, {soa}
+// being the zone's SOA of a negative answer.
+func cleanText(s string) string {
 	var lines []string
 	for line := range strings.SplitSeq(strings.TrimSpace(s), "\n") {
 		lines = append(lines, strings.TrimSpace(line))
@@ -469,7 +478,7 @@ func parseReply(t testing.TB, req *dns.Msg, text string) *dns.Msg {
 	t.Helper()
 	m := new(dns.Msg).SetReply(req)
 	m.RecursionAvailable = true
-	lines := strings.Split(wantText(text), "\n")
+	lines := strings.Split(cleanText(text), "\n")
 	m.Rcode = dns.StringToRcode[lines[0]]
 	for _, line := range lines[1:] {
 		section, record, _ := strings.Cut(line, " ")

@@ -18,39 +18,55 @@ import (
 // before a client gives up, which is after 5 s (resolv.conf(5)).
 const answerTimeout = 3700 * time.Millisecond
 
+// maxWildcards is how many names with an asterisk may wait for their answer.
+// One such name can have thousands of records, and costs as many times more
+// than others.
+const maxWildcards = 1000
+
 // maxHops is how many names a chain of CNAME records may have.
 const maxHops = 16
 
 // later answers on a goroutine of its own what the direct way does not. msg is
 // copied: it is the reader's again when later returns.
-func (s *Server) later(ctx context.Context, start time.Time, sys system, v verdict, msg []byte, limit int, tcp bool, send respond) {
+func (w *worker) later(ctx context.Context, start time.Time, sys system, v verdict, msg []byte, limit int, send respond) {
+	s, tcp := w.s, w.tcp
 	msg = append([]byte(nil), msg...)
-	s.slow.Go(func() {
+	w.slow.Go(func() {
+		if v.way == wayWildcard {
+			defer s.wildcards.Add(-1)
+		}
 		w := s.newWorker()
-		defer func() {
-			if p := recover(); p != nil {
-				send(s.recovered(p, &w.q, &w.r, nil))
-			}
-		}()
-		if err := w.q.parse(msg); err != nil {
-			return // it was parsed before
-		}
-		req := new(dns.Msg)
-		if err := req.Unpack(msg); err != nil || len(req.Question) != 1 {
-			w.r.start(&w.q, nil, limit)
-			send(w.done(start, sys, dns.RcodeFormatError, 0))
-			return
-		}
-		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-		defer cancel()
-		m := s.answerSlowly(ctx, v, w, req, tcp)
-		if glog.V(4) {
-			glog.Infof("server: %s: %s, %d answers", describe(msg), dns.RcodeToString[m.Rcode], len(m.Answer))
-		}
-		out := s.pack(m, req, &w.q, limit)
-		s.metrics.answered(sys, time.Since(start), len(out), causeOf(m.Rcode, uint16(len(m.Answer)), m.Truncated))
-		send(out)
+		w.tcp = tcp
+		send(w.slowReply(ctx, start, sys, v, msg, limit))
 	})
+}
+
+// slowReply is the answer that takes longer. A panic on the way is caught and
+// answered SERVFAIL.
+func (w *worker) slowReply(ctx context.Context, start time.Time, sys system, v verdict, msg []byte, limit int) (out []byte) {
+	s := w.s
+	defer func() {
+		if p := recover(); p != nil {
+			out = w.recovered(p, start, sys, nil)
+		}
+	}()
+	if err := w.q.parse(msg); err != nil {
+		return nil // it was parsed before
+	}
+	req := new(dns.Msg)
+	if err := req.Unpack(msg); err != nil || len(req.Question) != 1 {
+		w.r.start(&w.q, nil, limit)
+		return w.done(start, sys, dns.RcodeFormatError, 0)
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	m := s.answerSlowly(ctx, v, w, req, w.tcp)
+	if glog.V(4) {
+		glog.Infof("server: %s: %s, %d answers", describe(msg), dns.RcodeToString[m.Rcode], len(m.Answer))
+	}
+	out = s.pack(m, req, &w.q, limit)
+	s.metrics.answered(sys, time.Since(start), len(out), causeOf(m.Rcode, uint16(len(m.Answer)), m.Truncated, w.tcp))
+	return out
 }
 
 // answerSlowly makes the answer; its header's flags but for the rcode, and
@@ -61,7 +77,13 @@ func (s *Server) answerSlowly(ctx context.Context, v verdict, w *worker, req *dn
 	question := req.Question[0]
 	switch v.way {
 	case wayWildcard:
-		return s.wildcard(req)
+		select {
+		case s.wildcardSlots <- struct{}{}:
+			defer func() { <-s.wildcardSlots }()
+			return s.wildcard(req)
+		case <-ctx.Done():
+			m.Rcode = dns.RcodeServerFailure
+		}
 	case wayExternal:
 		s.chain(ctx, m, question, v.records.Target, tcp)
 	case wayFederation:
@@ -174,8 +196,8 @@ func (s *Server) upstream(ctx context.Context, m *dns.Msg, question dns.Question
 	if reply.Rcode != dns.RcodeSuccess && reply.Rcode != dns.RcodeNameError {
 		return "", 0, false
 	}
-	name := question.Name
-	for range maxHops {
+	name, links := question.Name, 0
+	for ; links < maxHops; links++ {
 		next := ""
 		for _, rr := range reply.Answer {
 			if c, isCNAME := rr.(*dns.CNAME); isCNAME && strings.EqualFold(c.Hdr.Name, name) {
@@ -187,7 +209,11 @@ func (s *Server) upstream(ctx context.Context, m *dns.Msg, question dns.Question
 		}
 		name = next
 	}
+	if links == maxHops {
+		return "", 0, false // too long, or a loop
+	}
 	m.Answer = append(m.Answer, reply.Answer...)
+	m.Truncated = m.Truncated || reply.Truncated
 	has := false
 	for _, rr := range reply.Answer {
 		has = has || rr.Header().Rrtype == question.Qtype && strings.EqualFold(rr.Header().Name, name)

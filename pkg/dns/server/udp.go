@@ -155,6 +155,7 @@ func (u *udpSocket) flush(n int) error {
 // serve answers until the socket is closed.
 func (u *udpSocket) serve(ctx context.Context, s *Server) error {
 	w := s.newWorker()
+	defer w.slow.Wait()
 	for {
 		n, err := u.read()
 		if errors.Is(err, net.ErrClosed) {
