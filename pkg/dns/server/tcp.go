@@ -117,12 +117,18 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 				}
 			}
 		})
+		if cap(msg) > maxQuery {
+			msg, w.q.msg = nil, nil // an open connection keeps no more than it needs
+		}
 		if reply == nil {
 			continue
 		}
-		buf = reply[:0]
 		if !write(append(make([]byte, 2, 2+len(reply)), reply...)) {
 			return
+		}
+		buf = reply[:0]
+		if cap(buf) > maxQuery {
+			buf, w.r.buf, w.r.targets = nil, nil, nil
 		}
 	}
 }
