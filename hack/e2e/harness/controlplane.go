@@ -190,7 +190,9 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 		// Nothing here is to be throttled but by what is under test.
 		"--enable-priority-and-fairness=false",
 		// Watches end cleanly when it is stopped, and soon.
-		"--shutdown-delay-duration", "0s")
+		"--shutdown-delay-duration", "0s",
+		"--shutdown-send-retry-after",
+		"--shutdown-watch-termination-grace-period", "1s")
 	if err != nil {
 		return err
 	}
