@@ -89,7 +89,11 @@ func StartKubeDNS(t testing.TB, o KubeDNSOptions) *KubeDNS {
 	for _, arg := range o.Args {
 		args = append(args, strings.ReplaceAll(arg, "{addr}", k.Addr))
 	}
-	env := append([]string{"PROMETHEUS_PORT=" + strconv.Itoa(ports[2])}, o.Env...)
+	env := append([]string{
+		"PROMETHEUS_PORT=" + strconv.Itoa(ports[2]),
+		// The race detector would sleep for a second at each exit.
+		"GORACE=atexit_sleep_ms=50",
+	}, o.Env...)
 	k.Process, err = start(&Log{}, env, o.Binary, args...)
 	if err != nil {
 		t.Fatal(err)
