@@ -199,13 +199,7 @@ func (p *Player) play(t *testing.T, c *Case) {
 	})
 	for i, step := range c.Steps {
 		if step.NextSecond {
-			before := time.Now().Unix()
-			Eventually(t, 2*time.Second, func() error {
-				if time.Now().Unix() == before {
-					return errors.New("it is still the same second")
-				}
-				return nil
-			})
+			NextSecond(t)
 		}
 		objects, err := DecodeObjects(step.Apply)
 		if err != nil {
@@ -233,6 +227,19 @@ func (p *Player) play(t *testing.T, c *Case) {
 			}
 		}
 	}
+}
+
+// NextSecond waits until the clock shows another second: an object made then
+// has a later creation time than those made before.
+func NextSecond(t testing.TB) {
+	t.Helper()
+	before := time.Now().Unix()
+	Eventually(t, 2*time.Second, func() error {
+		if time.Now().Unix() == before {
+			return errors.New("it is still the same second")
+		}
+		return nil
+	})
 }
 
 // await asks e of every server until the replies are right or the deadline has
