@@ -189,7 +189,7 @@ func (p *Player) play(t *testing.T, c *Case) {
 	t.Helper()
 	var applied []*unstructured.Unstructured
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:usetesting // t.Context is done in a cleanup
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // t.Context is done by now
 		defer cancel()
 		for _, o := range slices.Backward(applied) {
 			if err := p.Cluster.Delete(ctx, o); err != nil {
@@ -463,9 +463,7 @@ func parseObjectName(text string) (*unstructured.Unstructured, error) {
 	return nil, fmt.Errorf("object %q: unknown kind", text)
 }
 
-// kinds are the kinds of object that cases may have.
-//
-//nolint:gochecknoglobals // never written
+// kinds are the kinds of object that cases may have. It is never written.
 var kinds = []struct {
 	kind       string
 	resource   schema.GroupVersionResource

@@ -164,7 +164,7 @@ func (k *KubeDNS) Get(t testing.TB, path string) (int, string) {
 	return status, body
 }
 
-// Metric families by name.
+// Metrics are metric families by name.
 type Metrics map[string]*dto.MetricFamily
 
 // ScrapeMetrics reads the metrics port.
