@@ -100,7 +100,7 @@ func TestBadFlags(t *testing.T) {
 func TestFailedStart(t *testing.T) {
 	c := cluster(t)
 	bin, admin := kubeDNS(t), adminKubeconfig(t, c)
-	udp, err := net.ListenPacket("udp", "127.0.0.1:0") //nolint:noctx // a bind does not wait
+	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestFailedStart(t *testing.T) {
 
 func freeTCPPort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a bind does not wait
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,9 +18,9 @@ import (
 func silent(t *testing.T) string {
 	t.Helper()
 	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a bind does not wait
+		l, err := net.Listen("tcp", "127.0.0.1:0")
 		must(t, err)
-		udp, err := net.ListenPacket("udp", l.Addr().String()) //nolint:noctx // a bind does not wait
+		udp, err := net.ListenPacket("udp", l.Addr().String())
 		if err != nil {
 			l.Close() // UDP has the port in use
 			continue
@@ -129,7 +129,7 @@ func TestManyForwarded(t *testing.T) {
 	k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 		Binary: kubeDNS(t), Kubeconfig: adminKubeconfig(t, c), Nameservers: silent(t),
 	})
-	conn, err := net.Dial("udp", k.Addr) //nolint:noctx // UDP does not wait
+	conn, err := net.Dial("udp", k.Addr)
 	must(t, err)
 	defer conn.Close()
 	start := time.Now()

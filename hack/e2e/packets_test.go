@@ -36,7 +36,7 @@ func question(t testing.TB, change func(m *dns.Msg)) []byte {
 // for a while.
 func sendUDP(t *testing.T, server string, packet []byte, wait time.Duration) *dns.Msg {
 	t.Helper()
-	conn, err := net.Dial("udp", server) //nolint:noctx // UDP does not wait
+	conn, err := net.Dial("udp", server)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func sendUDP(t *testing.T, server string, packet []byte, wait time.Duration) *dn
 // one is missing for a while, or the connection ends.
 func sendTCP(t *testing.T, server string, wait time.Duration, packets ...[]byte) []*dns.Msg {
 	t.Helper()
-	conn, err := net.Dial("tcp", server) //nolint:noctx // on loopback it answers or refuses
+	conn, err := net.Dial("tcp", server)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestTCPStreams(t *testing.T) {
 	})
 
 	t.Run("an octet at a time", func(t *testing.T) {
-		conn, err := net.Dial("tcp", k.Addr) //nolint:noctx // on loopback it answers or refuses
+		conn, err := net.Dial("tcp", k.Addr)
 		must(t, err)
 		defer conn.Close()
 		packet := question(t, nil)
@@ -219,7 +219,7 @@ func TestTCPStreams(t *testing.T) {
 
 	t.Run("a connection that says nothing holds up nobody", func(t *testing.T) {
 		for range 50 {
-			conn, err := net.Dial("tcp", k.Addr) //nolint:noctx // on loopback it answers or refuses
+			conn, err := net.Dial("tcp", k.Addr)
 			must(t, err)
 			defer conn.Close()
 		}
@@ -231,7 +231,7 @@ func TestTCPStreams(t *testing.T) {
 	})
 
 	t.Run("a message that ends early", func(t *testing.T) {
-		conn, err := net.Dial("tcp", k.Addr) //nolint:noctx // on loopback it answers or refuses
+		conn, err := net.Dial("tcp", k.Addr)
 		must(t, err)
 		_, err = conn.Write([]byte{0, 100, 1, 2, 3})
 		must(t, err)
@@ -290,7 +290,7 @@ func TestRandomPackets(t *testing.T) {
 	}
 	goroutines, _ := k.ScrapeMetrics(t).Value("go_goroutines")
 
-	conn, err := net.Dial("udp", k.Addr) //nolint:noctx // UDP does not wait
+	conn, err := net.Dial("udp", k.Addr)
 	must(t, err)
 	defer conn.Close()
 	for i, packet := range packets {
@@ -302,7 +302,7 @@ func TestRandomPackets(t *testing.T) {
 		}
 	}
 	for i := 0; i+4 <= nTCP; i += 4 {
-		conn, err := net.Dial("tcp", k.Addr) //nolint:noctx // on loopback it answers or refuses
+		conn, err := net.Dial("tcp", k.Addr)
 		must(t, err)
 		for _, packet := range packets[i : i+4] {
 			if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(packet))), packet...)); err != nil {
