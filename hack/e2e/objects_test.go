@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -13,7 +14,8 @@ import (
 	"kubedns/hack/e2e/harness"
 )
 
-// ownNamespace makes a Namespace that no other test uses.
+// ownNamespace makes a Namespace that no other test uses. What is in it goes
+// with the test; the Namespace itself stays.
 func ownNamespace(t testing.TB, c *harness.ControlPlane) string {
 	t.Helper()
 	ns, err := c.Client.CoreV1().Namespaces().Create(t.Context(),
@@ -21,6 +23,22 @@ func ownNamespace(t testing.TB, c *harness.ControlPlane) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		ctx := context.Background() // t.Context is done by now
+		services, err := c.Client.CoreV1().Services(ns.Name).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Errorf("cleaning up: %v", err)
+			return
+		}
+		for _, s := range services.Items {
+			if err := c.Client.CoreV1().Services(ns.Name).Delete(ctx, s.Name, metav1.DeleteOptions{}); err != nil {
+				t.Errorf("cleaning up: %v", err)
+			}
+		}
+		if err := c.Client.DiscoveryV1().EndpointSlices(ns.Name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			t.Errorf("cleaning up: %v", err)
+		}
+	})
 	return ns.Name
 }
 
