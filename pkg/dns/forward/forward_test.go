@@ -1229,8 +1229,8 @@ func TestFlood(t *testing.T) {
 		if _, scanErr := fmt.Sscanf(rest, "%d datagrams ignored", &ignored); scanErr != nil {
 			t.Fatalf("error %q: %v", err, scanErr)
 		}
-		if most := freeIgnored + int(took/ignorePause+1)*ignoredPerPause; ignored < freeIgnored || ignored > most {
-			t.Errorf("looked at %d datagrams, want %d to %d", ignored, freeIgnored, most)
+		if most := freeIgnored + int(took/ignorePause+1)*ignoredPerPause; ignored == 0 || ignored > most {
+			t.Errorf("looked at %d datagrams, want 1 to %d", ignored, most)
 		}
 		if took > 5*time.Second {
 			t.Errorf("took %v", took)
