@@ -305,11 +305,16 @@ func (n *Nanny) test(ctx context.Context, args []string) error {
 	return fmt.Errorf("dnsmasq refuses them: %s", said)
 }
 
+// source is where the configuration comes from.
+func (n *Nanny) source() *config.DirSource {
+	return config.Dir(n.opts.ConfigDir, n.opts.SyncInterval)
+}
+
 // firstServers finds the configuration to start with: the directory's, else the
 // last good one, else the default.
 func (n *Nanny) firstServers(ctx context.Context) error {
-	update := config.Dir(n.opts.ConfigDir, n.opts.SyncInterval).Read()
-	n.refuseFolders(&update)
+	update := n.source().Read()
+	n.lookAtDir(&update)
 	logWarnings(update.Warnings, &n.logged.config)
 	err := update.Err
 	if err == nil {
@@ -338,9 +343,13 @@ func (n *Nanny) firstServers(ctx context.Context) error {
 	return err
 }
 
-// refuseFolders refuses an update where a key of the directory is a folder,
-// which for the directory's source is the same as nothing.
-func (n *Nanny) refuseFolders(u *config.Update) {
+// lookAtDir adds to an update what the directory's source does not tell, as it
+// is the same as nothing for it: a key that is a folder refuses the update, and
+// a directory that is not there is worth a warning.
+func (n *Nanny) lookAtDir(u *config.Update) {
+	if _, err := os.Stat(n.opts.ConfigDir); errors.Is(err, fs.ErrNotExist) {
+		u.Warnings = append(slices.Clip(u.Warnings), u.Origin+" does not exist, which means the default configuration")
+	}
 	n.folders = folderKeys(n.opts.ConfigDir)
 	if len(n.folders) > 0 && u.Err == nil {
 		u.Config, u.Err = nil, fmt.Errorf("%s: a folder in place of a file", strings.Join(n.folders, ", "))
@@ -396,7 +405,7 @@ func (n *Nanny) follow(ctx context.Context) error {
 	nameservers := make(chan []netip.AddrPort)
 	sources := []func(context.Context) error{
 		func(ctx context.Context) error {
-			return config.Dir(n.opts.ConfigDir, n.opts.SyncInterval).Run(ctx, func(u config.Update) { send(ctx, updates, u) })
+			return n.source().Run(ctx, func(u config.Update) { send(ctx, updates, u) })
 		},
 		func(ctx context.Context) error { return n.changes(ctx, updates, nameservers) },
 	}
@@ -435,13 +444,12 @@ func (n *Nanny) changes(ctx context.Context, updates <-chan config.Update, names
 		case <-ctx.Done():
 			return nil
 		case u := <-updates:
-			n.last = u
 			n.update(ctx, u, first)
 			first = false
 		case <-folders.C:
 			// A folder that comes or goes is no change for the source.
 			if !first && !slices.Equal(folderKeys(n.opts.ConfigDir), n.folders) {
-				n.update(ctx, n.last, false)
+				n.update(ctx, n.source().Read(), false)
 			}
 		case <-n.grace.C:
 			n.apply(ctx)
@@ -467,7 +475,7 @@ func (n *Nanny) update(ctx context.Context, u config.Update, first bool) {
 		glog.Warningf("dnsmasq: %s has changed, which is ignored without -restartDnsmasq", u.Origin)
 		return
 	}
-	n.refuseFolders(&u)
+	n.lookAtDir(&u)
 	logWarnings(u.Warnings, &n.logged.config)
 	if u.Err != nil {
 		n.candidate = nil
