@@ -30,14 +30,9 @@ const (
 	// lookupGrace is how long a new configuration waits for names that have
 	// not been looked up yet, so that their domains are not without a server.
 	lookupGrace = 300 * time.Millisecond
-	// hupTimeout is how long dnsmasq has to take new servers over.
-	hupTimeout = 2 * time.Second
 	// hupRepeat is after how long SIGHUP is sent again: dnsmasq ignores one
 	// that comes before it is ready.
 	hupRepeat = 500 * time.Millisecond
-	// restartTimeout is how long the nanny looks for dnsmasq's first answer
-	// after a restart before it says that there is none.
-	restartTimeout = 10 * time.Second
 )
 
 // Options are what the nanny needs to know. Zero values mean the default that
@@ -78,9 +73,9 @@ type Nanny struct {
 	nameservers []netip.AddrPort
 	servers     []domainServer                     // in force
 	entries     []domainServer                     // in dnsmasq, padding included
+	name        string                             // by which entries can be seen to be in force, or ""
 	refusal     string                             // logged already
 	logged      struct{ config, servers []string } // warnings, logged already
-	last        config.Update                      // as the directory's source reported it
 	folders     []string                           // keys that are folders
 }
 
@@ -436,6 +431,11 @@ func (n *Nanny) changes(ctx context.Context, updates <-chan config.Update, names
 	n.grace.Stop()
 	defer n.grace.Stop()
 	n.names.want(ctx, hosts(n.cfg))
+	if err := n.bringIntoForce(ctx, needStart, n.name); err == nil {
+		n.reportMissing(ctx)
+	} else if ctx.Err() == nil {
+		glog.Errorf("dnsmasq: the first servers are not in force: %v", err)
+	}
 	folders := time.NewTicker(cmp.Or(n.opts.SyncInterval, 10*time.Second))
 	defer folders.Stop()
 	first := true
@@ -522,23 +522,11 @@ func (n *Nanny) apply(ctx context.Context) {
 		n.accept(cfg)
 		n.names.want(ctx, hosts(cfg))
 	}
-	switch need {
-	case needNothing:
+	if need == needNothing {
 		glog.V(2).Infof("dnsmasq: no server has changed")
 		return
-	case needHUP:
-		err = n.awaitInForce(ctx, name, true, hupTimeout)
-		if err != nil && ctx.Err() == nil {
-			n.metrics.reloads.WithLabelValues(resultFailed).Inc()
-			glog.Errorf("dnsmasq: dnsmasq does not take its new servers over, restarting it: %v", err)
-			n.super.restart()
-			err = n.awaitInForce(ctx, name, false, restartTimeout)
-		}
-	case needRestart:
-		n.super.restart()
-		err = n.awaitInForce(ctx, name, false, restartTimeout)
 	}
-	switch {
+	switch err := n.bringIntoForce(ctx, need, name); {
 	case ctx.Err() != nil:
 	case err != nil:
 		n.metrics.reloads.WithLabelValues(resultFailed).Inc()
@@ -550,6 +538,36 @@ func (n *Nanny) apply(ctx context.Context) {
 	}
 }
 
+// bringIntoForce has dnsmasq take over what install has prepared.
+func (n *Nanny) bringIntoForce(ctx context.Context, what need, name string) error {
+	if what == needHUP {
+		err := n.awaitInForce(ctx, nil, name, true, n.limits.hup)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		n.metrics.reloads.WithLabelValues(resultFailed).Inc()
+		glog.Errorf("dnsmasq: dnsmasq does not take its new servers over, restarting it: %v", err)
+	}
+	var old *process
+	if what != needStart {
+		old = n.super.running()
+		n.super.restart()
+	}
+	err := n.awaitInForce(ctx, old, name, false, n.limits.takeover)
+	if err == nil || ctx.Err() != nil || !errors.Is(err, errOldServers) {
+		return err
+	}
+	// As when a folder above the file is closed to dnsmasq's user.
+	glog.Errorf("dnsmasq: dnsmasq does not read %s, from now on new servers need a restart of dnsmasq", n.plan.serversFile)
+	n.plan.serversFile = ""
+	if _, _, err := n.install(ctx, n.cfg, true); err != nil {
+		return err
+	}
+	old = n.super.running()
+	n.super.restart()
+	return n.awaitInForce(ctx, old, "", false, n.limits.takeover)
+}
+
 // need is what dnsmasq needs to have its new servers.
 type need int
 
@@ -557,6 +575,7 @@ const (
 	needNothing need = iota
 	needHUP
 	needRestart
+	needStart // it is being started
 )
 
 // install makes the servers that follow from cfg those that dnsmasq reads next,
@@ -580,6 +599,9 @@ func (n *Nanny) install(ctx context.Context, cfg *config.Config, start bool) (ne
 	switch {
 	case start || !slices.Equal(args, n.super.arguments()):
 		result = needRestart
+		if start {
+			result = needStart
+		}
 	case !slices.Equal(servers, n.servers):
 		result = needHUP
 	default:
@@ -602,7 +624,7 @@ func (n *Nanny) install(ctx context.Context, cfg *config.Config, start bool) (ne
 		}
 	}
 	n.super.setArgs(args)
-	n.servers, n.entries = servers, entries
+	n.servers, n.entries, n.name = servers, entries, name
 	n.metrics.setServers(servers)
 	return result, name, nil
 }
@@ -623,11 +645,12 @@ func localAddrs() []netip.Addr {
 	return addrs
 }
 
-// awaitInForce sends SIGHUP, where hup says so, and returns nil once dnsmasq
-// has the servers that come with name. Without hup it waits for a dnsmasq that
-// starts after the call.
-func (n *Nanny) awaitInForce(ctx context.Context, name string, hup bool, timeout time.Duration) error {
-	old := n.super.running()
+// errOldServers is why servers are not in force though dnsmasq is well.
+var errOldServers = errors.New("it answers with the old ones")
+
+// awaitInForce sends SIGHUP, where hup says so, and returns nil once a dnsmasq
+// other than old has the servers that come with name.
+func (n *Nanny) awaitInForce(ctx context.Context, old *process, name string, hup bool, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ticker := time.NewTicker(5 * time.Millisecond)
@@ -635,7 +658,7 @@ func (n *Nanny) awaitInForce(ctx context.Context, name string, hup bool, timeout
 	err := errors.New("dnsmasq is not running")
 	var sent time.Time
 	for {
-		if p := n.super.running(); p != nil && (hup || p != old) {
+		if p := n.super.running(); p != nil && p != old {
 			if hup && time.Since(sent) >= hupRepeat {
 				if err := p.signal(syscall.SIGHUP); err != nil {
 					return err
@@ -645,12 +668,14 @@ func (n *Nanny) awaitInForce(ctx context.Context, name string, hup bool, timeout
 			if name == "" || !n.super.wasHeard() {
 				return nil // there is no way to see it
 			}
-			var ok bool
-			if ok, err = n.inForce(ctx, name); ok {
+			ok, askErr := n.inForce(ctx, name)
+			switch {
+			case ok:
 				return nil
-			}
-			if err == nil {
-				err = errors.New("it answers with the old ones")
+			case askErr == nil:
+				err = errOldServers
+			case ctx.Err() == nil:
+				err = askErr
 			}
 		}
 		select {
