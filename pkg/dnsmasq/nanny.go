@@ -649,14 +649,16 @@ func localAddrs() []netip.Addr {
 var errOldServers = errors.New("it answers with the old ones")
 
 // awaitInForce sends SIGHUP, where hup says so, and returns nil once a dnsmasq
-// other than old has the servers that come with name.
+// other than old has the servers that come with name. The error is that it does
+// not within timeout, or errOldServers when it has had the others for as long as
+// it may take after SIGHUP.
 func (n *Nanny) awaitInForce(ctx context.Context, old *process, name string, hup bool, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	err := errors.New("dnsmasq is not running")
-	var sent time.Time
+	var sent, answered time.Time // answered: first, with the old ones
 	for {
 		if p := n.super.running(); p != nil && p != old {
 			if hup && time.Since(sent) >= hupRepeat {
@@ -672,10 +674,13 @@ func (n *Nanny) awaitInForce(ctx context.Context, old *process, name string, hup
 			switch {
 			case ok:
 				return nil
-			case askErr == nil:
+			case askErr == nil && answered.IsZero():
+				answered = time.Now()
 				err = errOldServers
-			case ctx.Err() == nil:
+			case answered.IsZero() && ctx.Err() == nil:
 				err = askErr
+			case !answered.IsZero() && time.Since(answered) > n.limits.hup:
+				return err
 			}
 		}
 		select {

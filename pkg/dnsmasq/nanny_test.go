@@ -583,7 +583,7 @@ func TestServersFileUnreadable(t *testing.T) {
 	}
 	a, b := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")
 	nt := startNanny(t, []string{"--user=nobody"}, func(nt *nannyTest) {
-		nt.limits.takeover = 2 * time.Second
+		nt.limits.hup = 300 * time.Millisecond
 		closed := t.TempDir()
 		if err := os.Chmod(closed, 0o700); err != nil {
 			t.Fatal(err)
