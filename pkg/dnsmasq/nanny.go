@@ -541,7 +541,7 @@ func (n *Nanny) apply(ctx context.Context) {
 // bringIntoForce has dnsmasq take over what install has prepared.
 func (n *Nanny) bringIntoForce(ctx context.Context, what need, name string) error {
 	if what == needHUP {
-		err := n.awaitInForce(ctx, nil, name, true, n.limits.hup)
+		err := n.awaitInForce(ctx, nil, name, true, n.limits.takeover)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}

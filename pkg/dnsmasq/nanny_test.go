@@ -602,7 +602,7 @@ func TestServersFileUnreadable(t *testing.T) {
 func TestHUPWithoutEffect(t *testing.T) {
 	a := startUpstream(t, "192.0.2.1")
 	nt := startNanny(t, nil, func(nt *nannyTest) {
-		nt.limits.hup, nt.limits.grace = 100*time.Millisecond, 100*time.Millisecond
+		nt.limits.takeover, nt.limits.grace = time.Second, 100*time.Millisecond
 		nt.limits.probePeriod = time.Minute // it shall not be found deaf
 	})
 	nt.writeJSON(t, "stubDomains", stub("192.0.2.99:53"))

@@ -26,8 +26,8 @@ type limits struct {
 	probeTimeout time.Duration // of one question whether dnsmasq is alive
 	probePeriod  time.Duration // between two of them
 	grace        time.Duration // between SIGTERM and SIGKILL
-	hup          time.Duration // how long dnsmasq may take for new servers after SIGHUP
-	takeover     time.Duration // and after it was started again
+	hup          time.Duration // how long dnsmasq may go on answering with its old servers
+	takeover     time.Duration // how long it may take until it answers with the new ones
 	probes       int           // so many without an answer in a row, and it counts as dead
 }
 
