@@ -47,11 +47,10 @@ type query struct {
 
 // What is wrong with a message, for the one switch that makes an answer of it.
 var (
-	errDrop     = errors.New("not a question to answer") // silence
-	errFormat   = errors.New("malformed")                // FORMERR
-	errOpcode   = errors.New("opcode")                   // NOTIMP
-	errVersion  = errors.New("EDNS version")             // BADVERS
-	errTransfer = errors.New("zone transfer")            // REFUSED
+	errDrop    = errors.New("not a question to answer") // silence
+	errFormat  = errors.New("malformed")                // FORMERR
+	errOpcode  = errors.New("opcode")                   // NOTIMP
+	errVersion = errors.New("EDNS version")             // BADVERS
 )
 
 // name is the question's name in wire form, in lower case.

@@ -36,7 +36,9 @@ func (r *reply) start(q *query, buf []byte, limit int) {
 	if q.edns {
 		limit -= optLen
 	}
-	r.buf, r.limit = append(buf[:0], q.msg[:max(q.qend, headerLen)]...), limit
+	r.limit = limit
+	r.buf = buf[:0]
+	r.buf = append(r.buf, q.msg[:max(q.qend, headerLen)]...)
 	r.answers, r.authority, r.additional, r.truncated = 0, 0, 0, false
 }
 
