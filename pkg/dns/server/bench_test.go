@@ -28,18 +28,18 @@ var benchQuestions = []struct{ name, question string }{
 }
 
 // newBench has a server, and a function that asks it the i-th question.
-func newBench(t testing.TB) func(i int) func() {
-	t.Helper()
+func newBench(tb testing.TB) func(i int) func() {
+	tb.Helper()
 	twenty := headless("default", "twenty", []port{{"http/tcp", 80}}, manyEndpoints(20)...)
-	s := newTestServer(t, append(fixture(), twenty), nil)
+	s := newTestServer(tb, append(fixture(), twenty), nil)
 	return func(i int) func() {
-		wire := pack(t, newQuestion(t, benchQuestions[i].question, withOPT(4096, 0, false)))
+		wire := pack(tb, newQuestion(tb, benchQuestions[i].question, withOPT(4096, 0, false)))
 		w := s.newWorker()
 		ctx := context.Background()
 		buf := make([]byte, 0, dns.MaxMsgSize)
 		return func() {
 			if out := w.handle(ctx, wire, buf, false, nil); len(out) == 0 {
-				t.Fatal("no reply at once")
+				tb.Fatal("no reply at once")
 			}
 		}
 	}

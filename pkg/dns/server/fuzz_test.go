@@ -64,9 +64,9 @@ func FuzzHandle(f *testing.F) {
 	})
 }
 
-func (s *testServer) gatherPanics(t testing.TB) float64 {
-	t.Helper()
-	return s.gather(t)["kubedns_panics_total"]
+func (s *testServer) gatherPanics(tb testing.TB) float64 {
+	tb.Helper()
+	return s.gather(tb)["kubedns_panics_total"]
 }
 
 func (s *testServer) inZone(m *dns.Msg) bool {

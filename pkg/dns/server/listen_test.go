@@ -25,71 +25,71 @@ type running struct {
 
 // listen serves at an address, "127.0.0.1", on a free port, until the test
 // ends, and fails the test unless Serve then ends without an error.
-func (s *testServer) listen(t testing.TB, address string) *running {
-	t.Helper()
-	l, err := s.Listen(t.Context(), netip.AddrPortFrom(addr(address), 0))
+func (s *testServer) listen(tb testing.TB, address string) *running {
+	tb.Helper()
+	l, err := s.Listen(tb.Context(), netip.AddrPortFrom(addr(address), 0))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{addr: l.Addr(), stop: cancel, ended: make(chan error, 1)}
 	go func() { r.ended <- s.Serve(ctx, l) }()
-	t.Cleanup(func() { r.end(t) })
+	tb.Cleanup(func() { r.end(tb) })
 	return r
 }
 
 // end stops the server and waits for Serve to end.
-func (r *running) end(t testing.TB) {
-	t.Helper()
+func (r *running) end(tb testing.TB) {
+	tb.Helper()
 	r.stop()
 	select {
 	case err := <-r.ended:
 		if err != nil {
-			t.Errorf("Serve: %v", err)
+			tb.Errorf("Serve: %v", err)
 		}
 		r.ended <- nil
 	case <-time.After(patience):
-		t.Error("Serve does not end")
+		tb.Error("Serve does not end")
 	}
 }
 
 // dial connects to a server that is to end with the test.
-func dial(t testing.TB, network string, to netip.AddrPort) net.Conn {
-	t.Helper()
+func dial(tb testing.TB, network string, to netip.AddrPort) net.Conn {
+	tb.Helper()
 	var d net.Dialer
-	conn, err := d.DialContext(t.Context(), network, to.String())
+	conn, err := d.DialContext(tb.Context(), network, to.String())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { conn.Close() })
+	tb.Cleanup(func() { conn.Close() })
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return conn
 }
 
 // exchange asks over conn, which frames TCP, and waits for a reply.
-func exchange(t testing.TB, conn net.Conn, wire []byte) []byte {
-	t.Helper()
+func exchange(tb testing.TB, conn net.Conn, wire []byte) []byte {
+	tb.Helper()
 	c := &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}
 	if _, err := c.Write(wire); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	b := make([]byte, dns.MaxMsgSize)
 	n, err := c.Read(b)
 	if err != nil {
-		t.Fatalf("no reply to %x: %v", wire, err)
+		tb.Fatalf("no reply to %x: %v", wire, err)
 	}
 	return b[:n]
 }
 
 // eventually waits until ok.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
+func eventually(tb testing.TB, what string, ok func() bool) {
+	tb.Helper()
 	deadline := time.Now().Add(patience)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
+			tb.Fatalf("never: %s", what)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -136,7 +136,9 @@ func TestListenTwice(t *testing.T) {
 	r := s.listen(t, "127.0.0.1")
 	if l, err := newTestServer(t, nil, nil).Listen(t.Context(), r.addr); err == nil {
 		t.Errorf("a second server at %v", r.addr)
-		l.Close()
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
 	} else if !strings.Contains(err.Error(), r.addr.String()) {
 		t.Errorf("error %q does not say where", err)
 	}
@@ -280,8 +282,9 @@ func TestPanics(t *testing.T) {
 
 // A Forwarder that answers neither a reply nor an error is a panic as well.
 func TestNilReply(t *testing.T) {
+	var none *dns.Msg
 	s := newTestServer(t, fixture(), func(o *Options) {
-		o.Forwarder = fakeForwarder(func(context.Context, *dns.Msg, bool) (*dns.Msg, error) { return nil, nil })
+		o.Forwarder = fakeForwarder(func(context.Context, *dns.Msg, bool) (*dns.Msg, error) { return none, nil })
 	})
 	for _, question := range []string{"www.example.org. A", "ext.default.svc.cluster.local. A"} {
 		if got := s.text(s.ask(t, newQuestion(t, question, nil), false)); got != "SERVFAIL ra" {

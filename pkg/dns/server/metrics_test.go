@@ -17,15 +17,15 @@ import (
 
 // gather has the metrics' values by name and labels, as in
 // `name{a="b",c="d"}`; histograms have theirs with _count and _sum.
-func (s *testServer) gather(t testing.TB) map[string]float64 {
-	t.Helper()
+func (s *testServer) gather(tb testing.TB) map[string]float64 {
+	tb.Helper()
 	registry := prometheus.NewPedanticRegistry()
 	if err := registry.Register(s); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	families, err := registry.Gather()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	values := map[string]float64{}
 	for _, f := range families {

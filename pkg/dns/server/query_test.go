@@ -31,11 +31,11 @@ func newOPT(size uint16, version uint8, do bool, options ...dns.EDNS0) *dns.OPT 
 	return o
 }
 
-func newRR(t testing.TB, s string) dns.RR {
-	t.Helper()
+func newRR(tb testing.TB, s string) dns.RR {
+	tb.Helper()
 	rr, err := dns.NewRR(s)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return rr
 }
@@ -100,12 +100,13 @@ func edit(wire []byte, change func(b []byte) []byte) []byte { return change(byte
 
 // packets are messages that are no questions, or odd ones, by name, with what
 // is answered: "" for silence.
-func packets(t testing.TB) []struct {
+func packets(tb testing.TB) []struct {
 	name string
 	wire []byte
 	want string
 } {
-	question := pack(t, newQuestion(t, webA, nil))
+	tb.Helper()
+	question := pack(tb, newQuestion(tb, webA, nil))
 	const answer = "NOERROR aa ra\nan web.default.svc.cluster.local. 30 IN A 10.96.0.10"
 	count := func(section int, n uint16) []byte {
 		return edit(question, func(b []byte) []byte { binary.BigEndian.PutUint16(b[4+2*section:], n); return b })
@@ -115,10 +116,10 @@ func packets(t testing.TB) []struct {
 		return append(append(bytes.Clone(question[:headerLen]), name...), 0, 1, 0, 1)
 	}
 	extra := func(rrs ...dns.RR) []byte {
-		return pack(t, newQuestion(t, webA, func(m *dns.Msg) { m.Extra = rrs }))
+		return pack(tb, newQuestion(tb, webA, func(m *dns.Msg) { m.Extra = rrs }))
 	}
 	opcode := func(n int, change func(*dns.Msg)) []byte {
-		return pack(t, newQuestion(t, webA, func(m *dns.Msg) {
+		return pack(tb, newQuestion(tb, webA, func(m *dns.Msg) {
 			m.Opcode = n
 			if change != nil {
 				change(m)
@@ -133,7 +134,7 @@ func packets(t testing.TB) []struct {
 	}
 	label63, label64 := strings.Repeat("a", 63), strings.Repeat("a", 64)
 	long := strings.Repeat("\x3f"+label63, 3) // 192 octets
-	a := newRR(t, "x.example.org. 1 IN A 192.0.2.1")
+	a := newRR(tb, "x.example.org. 1 IN A 192.0.2.1")
 	tsig := &dns.TSIG{Hdr: dns.RR_Header{Name: "key.", Rrtype: dns.TypeTSIG, Class: dns.ClassANY}, Algorithm: dns.HmacSHA256, MACSize: 4, MAC: "deadbeef"}
 	return []struct {
 		name string
@@ -185,9 +186,9 @@ func packets(t testing.TB) []struct {
 		{"TSIG without OPT", extra(tsig), answer},
 		{"two OPT", extra(opt, opt), "FORMERR"},
 		{"two OPT with one between", extra(opt, a, opt), "FORMERR"},
-		{"OPT in the answer section", pack(t, newQuestion(t, webA, func(m *dns.Msg) { m.Answer = []dns.RR{opt} })), "FORMERR"},
-		{"OPT in the authority section", pack(t, newQuestion(t, webA, func(m *dns.Msg) { m.Ns = []dns.RR{opt} })), "FORMERR"},
-		{"records in other sections", pack(t, newQuestion(t, webA, func(m *dns.Msg) { m.Answer, m.Ns, m.Extra = []dns.RR{a}, []dns.RR{a}, []dns.RR{opt} })), answer},
+		{"OPT in the answer section", pack(tb, newQuestion(tb, webA, func(m *dns.Msg) { m.Answer = []dns.RR{opt} })), "FORMERR"},
+		{"OPT in the authority section", pack(tb, newQuestion(tb, webA, func(m *dns.Msg) { m.Ns = []dns.RR{opt} })), "FORMERR"},
+		{"records in other sections", pack(tb, newQuestion(tb, webA, func(m *dns.Msg) { m.Answer, m.Ns, m.Extra = []dns.RR{a}, []dns.RR{a}, []dns.RR{opt} })), answer},
 		{"OPT at another name", edit(extra(opt), func(b []byte) []byte {
 			at := len(b) - 11
 			return append(append(bytes.Clone(b[:at]), 1, 'a'), b[at:]...)

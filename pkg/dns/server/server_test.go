@@ -220,15 +220,15 @@ type testServer struct {
 
 // newTestServer makes a server of records, synced, whose options change
 // changes where it is not nil.
-func newTestServer(t testing.TB, records []*treecache.Records, change func(*Options)) *testServer {
-	t.Helper()
+func newTestServer(tb testing.TB, records []*treecache.Records, change func(*Options)) *testServer {
+	tb.Helper()
 	b := &fakeBackend{}
 	b.synced.Store(true)
 	o := Options{
 		Tree: treecache.New("cluster.local."), Backend: b, TTL: testTTL, NegativeTTL: testNegTTL, Sockets: 1,
 		DNSService: treecache.Key{Namespace: "kube-system", Name: "kube-dns"},
 		Forwarder: fakeForwarder(func(context.Context, *dns.Msg, bool) (*dns.Msg, error) {
-			t.Error("a question was forwarded")
+			tb.Error("a question was forwarded")
 			return nil, context.Canceled
 		}),
 	}
@@ -240,23 +240,23 @@ func newTestServer(t testing.TB, records []*treecache.Records, change func(*Opti
 	}
 	s, err := New(o)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return &testServer{Server: s, tree: o.Tree, backend: b}
 }
 
 // handle asks for msg and waits for the reply where it comes later. It is nil
 // where there is none.
-func (s *testServer) handle(t testing.TB, msg []byte, tcp bool) []byte {
-	t.Helper()
-	return s.handleWith(t, s.newWorker(), msg, tcp)
+func (s *testServer) handle(tb testing.TB, msg []byte, tcp bool) []byte {
+	tb.Helper()
+	return s.handleWith(tb, s.newWorker(), msg, tcp)
 }
 
-func (s *testServer) handleWith(t testing.TB, w *worker, msg []byte, tcp bool) []byte {
-	t.Helper()
+func (s *testServer) handleWith(tb testing.TB, w *worker, msg []byte, tcp bool) []byte {
+	tb.Helper()
 	later := make(chan []byte, 1)
 	waiting := false
-	out := w.handle(t.Context(), msg, nil, tcp, func() respond {
+	out := w.handle(tb.Context(), msg, nil, tcp, func() respond {
 		waiting = true
 		return func(reply []byte) { later <- bytes.Clone(reply) }
 	})
@@ -267,23 +267,23 @@ func (s *testServer) handleWith(t testing.TB, w *worker, msg []byte, tcp bool) [
 	case out = <-later:
 		return out
 	case <-time.After(10 * time.Second):
-		t.Fatal("no reply")
+		tb.Fatal("no reply")
 		return nil
 	}
 }
 
 // newQuestion packs a question, "web.default.svc.cluster.local. A" or with a
 // class "version.bind. TXT CH". change may change it before.
-func newQuestion(t testing.TB, question string, change func(*dns.Msg)) *dns.Msg {
-	t.Helper()
+func newQuestion(tb testing.TB, question string, change func(*dns.Msg)) *dns.Msg {
+	tb.Helper()
 	fields := strings.Fields(question)
 	if len(fields) < 2 {
-		t.Fatalf("question %q", question)
+		tb.Fatalf("question %q", question)
 	}
 	qtype, ok := dns.StringToType[fields[1]]
 	if !ok {
 		if _, err := fmt.Sscanf(fields[1], "TYPE%d", &qtype); err != nil {
-			t.Fatalf("type %q", fields[1])
+			tb.Fatalf("type %q", fields[1])
 		}
 	}
 	m := &dns.Msg{Question: []dns.Question{{Name: fields[0], Qtype: qtype, Qclass: dns.ClassINET}}}
@@ -297,41 +297,41 @@ func newQuestion(t testing.TB, question string, change func(*dns.Msg)) *dns.Msg 
 	return m
 }
 
-func pack(t testing.TB, m *dns.Msg) []byte {
-	t.Helper()
+func pack(tb testing.TB, m *dns.Msg) []byte {
+	tb.Helper()
 	wire, err := m.Pack()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return wire
 }
 
 // ask asks in wire form, checks what is true of every reply, and unpacks it.
-func (s *testServer) ask(t testing.TB, req *dns.Msg, tcp bool) *dns.Msg {
-	t.Helper()
-	wire := pack(t, req)
-	reply := s.handle(t, wire, tcp)
+func (s *testServer) ask(tb testing.TB, req *dns.Msg, tcp bool) *dns.Msg {
+	tb.Helper()
+	wire := pack(tb, req)
+	reply := s.handle(tb, wire, tcp)
 	if reply == nil {
-		t.Fatalf("no reply to %v", req.Question)
+		tb.Fatalf("no reply to %v", req.Question)
 	}
-	return checkReply(t, wire, reply, tcp, s.udpSize)
+	return checkReply(tb, wire, reply, tcp, s.udpSize)
 }
 
 // checkReply checks what is true of every reply to the question in query: it
 // unpacks, with as many records as the header says and nothing behind them; ID,
 // opcode, RD and question are the question's; it has one OPT record if the
 // question has any, and is no longer than allowed.
-func checkReply(t testing.TB, query, reply []byte, tcp bool, udpSize uint16) *dns.Msg {
-	t.Helper()
+func checkReply(tb testing.TB, query, reply []byte, tcp bool, udpSize uint16) *dns.Msg {
+	tb.Helper()
 	m := new(dns.Msg)
 	if err := m.Unpack(reply); err != nil {
-		t.Fatalf("reply does not unpack: %v\n%x", err, reply)
+		tb.Fatalf("reply does not unpack: %v\n%x", err, reply)
 	}
 	if len(reply) < headerLen || !bytes.Equal(reply[:2], query[:2]) {
-		t.Fatalf("ID of the reply %x to %x", reply[:2], query[:2])
+		tb.Fatalf("ID of the reply %x to %x", reply[:2], query[:2])
 	}
 	if !m.Response || m.Zero || (reply[2]^query[2])&0x79 != 0 {
-		t.Fatalf("flags of the reply %x to %x: QR, opcode, RD or Z is wrong", reply[2:4], query[2:4])
+		tb.Fatalf("flags of the reply %x to %x: QR, opcode, RD or Z is wrong", reply[2:4], query[2:4])
 	}
 	at := headerLen
 	if n := binary.BigEndian.Uint16(reply[4:]); n == 1 {
@@ -341,11 +341,11 @@ func checkReply(t testing.TB, query, reply []byte, tcp bool, udpSize uint16) *dn
 		}
 		end += 5
 		if !bytes.HasPrefix(query[headerLen:], reply[headerLen:end]) {
-			t.Fatalf("question of the reply %x to %x", reply[headerLen:end], query)
+			tb.Fatalf("question of the reply %x to %x", reply[headerLen:end], query)
 		}
 		at = end
 	} else if n != 0 || m.Rcode != dns.RcodeFormatError && m.Rcode != dns.RcodeNotImplemented && m.Rcode != dns.RcodeServerFailure {
-		t.Fatalf("%d questions in a reply %s", n, dns.RcodeToString[m.Rcode])
+		tb.Fatalf("%d questions in a reply %s", n, dns.RcodeToString[m.Rcode])
 	}
 	records := 0
 	for i := 6; i < headerLen; i += 2 {
@@ -354,11 +354,11 @@ func checkReply(t testing.TB, query, reply []byte, tcp bool, udpSize uint16) *dn
 	opts := 0
 	for i := range records {
 		if at >= len(reply) {
-			t.Fatalf("record %d of %d is missing\n%x", i, records, reply)
+			tb.Fatalf("record %d of %d is missing\n%x", i, records, reply)
 		}
 		rr, end, err := dns.UnpackRR(reply, at)
 		if err != nil {
-			t.Fatalf("record %d of %d: %v\n%x", i, records, err, reply)
+			tb.Fatalf("record %d of %d: %v\n%x", i, records, err, reply)
 		}
 		if rr.Header().Rrtype == dns.TypeOPT {
 			opts++
@@ -366,7 +366,7 @@ func checkReply(t testing.TB, query, reply []byte, tcp bool, udpSize uint16) *dn
 		at = end
 	}
 	if at != len(reply) {
-		t.Fatalf("%d octets behind the last record\n%x", len(reply)-at, reply)
+		tb.Fatalf("%d octets behind the last record\n%x", len(reply)-at, reply)
 	}
 	limit := dns.MaxMsgSize
 	var asked dns.Msg
@@ -377,7 +377,7 @@ func checkReply(t testing.TB, query, reply []byte, tcp bool, udpSize uint16) *dn
 			wantOPT = 1
 		}
 		if asked.Opcode == dns.OpcodeQuery && m.Rcode != dns.RcodeFormatError && opts != wantOPT {
-			t.Fatalf("%d OPT records in a reply, want %d", opts, wantOPT)
+			tb.Fatalf("%d OPT records in a reply, want %d", opts, wantOPT)
 		}
 		if !tcp {
 			limit = dns.MinMsgSize
@@ -389,7 +389,7 @@ func checkReply(t testing.TB, query, reply []byte, tcp bool, udpSize uint16) *dn
 		limit = int(udpSize)
 	}
 	if len(reply) > limit {
-		t.Fatalf("reply of %d octets, allowed are %d", len(reply), limit)
+		tb.Fatalf("reply of %d octets, allowed are %d", len(reply), limit)
 	}
 	return m
 }
@@ -456,8 +456,8 @@ type upstream struct {
 	zone  map[string]string // "name TYPE", in lower case, to the lines of the reply as text has them
 }
 
-func newUpstream(t testing.TB, zone map[string]string) (*upstream, fakeForwarder) {
-	t.Helper()
+func newUpstream(tb testing.TB, zone map[string]string) (*upstream, fakeForwarder) {
+	tb.Helper()
 	u := &upstream{zone: zone}
 	return u, func(_ context.Context, req *dns.Msg, _ bool) (*dns.Msg, error) {
 		q := req.Question[0]
@@ -469,13 +469,13 @@ func newUpstream(t testing.TB, zone map[string]string) (*upstream, fakeForwarder
 		if !ok {
 			return nil, fmt.Errorf("nobody answers %s", key)
 		}
-		return parseReply(t, req, text), nil
+		return parseReply(tb, req, text), nil
 	}
 }
 
 // parseReply makes a reply to req of what text makes of one.
-func parseReply(t testing.TB, req *dns.Msg, text string) *dns.Msg {
-	t.Helper()
+func parseReply(tb testing.TB, req *dns.Msg, text string) *dns.Msg {
+	tb.Helper()
 	m := new(dns.Msg).SetReply(req)
 	m.RecursionAvailable = true
 	lines := strings.Split(cleanText(text), "\n")
@@ -484,7 +484,7 @@ func parseReply(t testing.TB, req *dns.Msg, text string) *dns.Msg {
 		section, record, _ := strings.Cut(line, " ")
 		rr, err := dns.NewRR(record)
 		if err != nil {
-			t.Errorf("record %q: %v", record, err)
+			tb.Errorf("record %q: %v", record, err)
 			continue
 		}
 		switch section {

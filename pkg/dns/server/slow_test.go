@@ -179,10 +179,10 @@ var slowTests = []replyTest{
 }
 
 // newSlowServer is a server with all that slowTests need.
-func newSlowServer(t testing.TB, change func(*Options)) (*testServer, *upstream) {
-	t.Helper()
-	u, forwarder := newUpstream(t, orgZone)
-	s := newTestServer(t, fixture(), func(o *Options) {
+func newSlowServer(tb testing.TB, change func(*Options)) (*testServer, *upstream) {
+	tb.Helper()
+	u, forwarder := newUpstream(tb, orgZone)
+	s := newTestServer(tb, fixture(), func(o *Options) {
 		o.Forwarder = forwarder
 		if change != nil {
 			change(o)

@@ -28,7 +28,6 @@ const controlSize = 64
 type mmsghdr struct {
 	hdr unix.Msghdr
 	len uint32
-	_   [4]byte
 }
 
 // peer is where a datagram came from and to: what a reply needs to go back the
@@ -207,8 +206,8 @@ func fixControl(control []byte) bool {
 	if len(control) < unix.SizeofCmsghdr {
 		return false
 	}
-	level := int32(binary.NativeEndian.Uint32(control[8:]))
-	kind := int32(binary.NativeEndian.Uint32(control[12:]))
+	level := int32(binary.NativeEndian.Uint32(control[unsafe.Offsetof(unix.Cmsghdr{}.Level):]))
+	kind := int32(binary.NativeEndian.Uint32(control[unsafe.Offsetof(unix.Cmsghdr{}.Type):]))
 	data := control[unix.SizeofCmsghdr:]
 	switch {
 	case level == unix.IPPROTO_IP && kind == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
@@ -189,10 +190,10 @@ func TestUDPUnreachableClient(t *testing.T) {
 func TestFixControl(t *testing.T) {
 	message := func(level, kind int, data []byte) []byte {
 		b := make([]byte, unix.CmsgSpace(len(data)))
-		binary.NativeEndian.PutUint64(b, uint64(unix.CmsgLen(len(data))))
-		binary.NativeEndian.PutUint32(b[8:], uint32(level))
-		binary.NativeEndian.PutUint32(b[12:], uint32(kind))
-		copy(b[unix.SizeofCmsghdr:], data)
+		h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
+		h.SetLen(unix.CmsgLen(len(data)))
+		h.Level, h.Type = int32(level), int32(kind)
+		copy(b[unix.CmsgLen(0):], data)
 		return b
 	}
 	info6 := func(a string, index byte) []byte {
@@ -231,7 +232,7 @@ func TestPacketInfo(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer u.conn.Close()
+				t.Cleanup(func() { closeConn(u.conn) })
 				port := u.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 				conn := dial(t, "udp", netip.AddrPortFrom(addr(ask), port))
 				if _, err := conn.Write([]byte("x")); err != nil {
@@ -245,8 +246,8 @@ func TestPacketInfo(t *testing.T) {
 				if !fixControl(control) {
 					t.Fatalf("no address in %x", control)
 				}
-				asked := netip.Addr{}
-				if binary.NativeEndian.Uint32(control[8:]) == unix.IPPROTO_IP {
+				var asked netip.Addr
+				if (*unix.Cmsghdr)(unsafe.Pointer(&control[0])).Level == unix.IPPROTO_IP {
 					asked = netip.AddrFrom4([4]byte(control[unix.SizeofCmsghdr+8:]))
 				} else {
 					asked = netip.AddrFrom16([16]byte(control[unix.SizeofCmsghdr:])).Unmap()
@@ -265,7 +266,11 @@ func TestPacketInfoIPv4Only(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(fd)
+	t.Cleanup(func() {
+		if err := unix.Close(fd); err != nil {
+			t.Error(err)
+		}
+	})
 	if err := setUDPOptions(fd, addr("0.0.0.0")); err != nil {
 		t.Fatal(err)
 	}

@@ -195,7 +195,7 @@ func (z *zone) addresses(q *query, r *reply, all []treecache.Address, own bool, 
 		return z.otherType(q, r)
 	}
 	answered := func(a *treecache.Address) bool {
-		return a.Addr.Is4() == (q.qtype == dns.TypeA) && !(a.Repeated && own)
+		return a.Addr.Is4() == (q.qtype == dns.TypeA) && (!a.Repeated || !own)
 	}
 	n := uint32(0)
 	for i := range all {
