@@ -21,8 +21,7 @@ func TestBeforeSync(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := harness.StartProxy(t, api.Host)
-	proxy.SetOpen(false)
+	proxy := harness.StartProxy(t, api.Host, harness.ProxyRefuse)
 	k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 		Binary:      kubeDNS(t),
 		Kubeconfig:  kubeconfig(t, c, harness.KubeconfigOptions{Server: "https://" + proxy.Addr}),
@@ -68,7 +67,7 @@ func TestBeforeSync(t *testing.T) {
 	if status, body := k.Readiness(t); status != http.StatusServiceUnavailable {
 		t.Errorf("/readiness answers %d %q after --initial-sync-timeout, want 503", status, body)
 	}
-	proxy.SetOpen(true)
+	proxy.SetMode(t, harness.ProxyForward)
 	k.AwaitReady(t, 90*time.Second)
 	awaitAddress(t, k.Addr, "kubernetes.default.svc."+zone, "10.96.0.1", time.Second)
 }
@@ -163,8 +162,7 @@ func TestDrain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		proxy := harness.StartProxy(t, api.Host)
-		proxy.SetOpen(false)
+		proxy := harness.StartProxy(t, api.Host, harness.ProxyRefuse)
 		k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 			Binary: kubeDNS(t), NoWait: true,
 			Kubeconfig: kubeconfig(t, c, harness.KubeconfigOptions{Server: "https://" + proxy.Addr}),

@@ -20,23 +20,30 @@ import (
 	"kubedns/hack/e2e/harness"
 )
 
-// TestOutage changes the cluster while kube-dns is cut off from it: known
-// names are answered all the while, and after that nothing outlives its
-// object. That the API server is killed meanwhile makes kube-dns list anew,
-// since the new one does not remember what was before it.
+// TestOutage changes the cluster while kube-dns is cut off from it, in each of
+// the ways there are: known names are answered all the while, that it is cut
+// off can be seen, and after that nothing outlives its object.
 func TestOutage(t *testing.T) {
 	for _, tt := range []struct {
 		name string
+		mode harness.ProxyMode
+		// kill ends etcd and the API server meanwhile, which makes kube-dns
+		// list anew: the new one does not remember what was before it.
 		kill bool
 	}{
-		{"disconnected", false},
-		{"disconnected, and the API server and etcd killed", true},
+		{"refused", harness.ProxyRefuse, false},
+		{"closed at once", harness.ProxyClose, false},
+		{"silent", harness.ProxySilent, false},
+		{"refused, and everything killed", harness.ProxyRefuse, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) { testOutage(t, tt.kill) })
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // nearly all of it is waiting
+			testOutage(t, tt.mode, tt.kill)
+		})
 	}
 }
 
-func testOutage(t *testing.T, kill bool) {
+func testOutage(t *testing.T, mode harness.ProxyMode, kill bool) {
 	t.Helper()
 	c := ownCluster(t)
 	ctx := t.Context()
@@ -44,7 +51,7 @@ func testOutage(t *testing.T, kill bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := harness.StartProxy(t, api.Host)
+	proxy := harness.StartProxy(t, api.Host, harness.ProxyForward)
 	k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 		Binary:     kubeDNS(t),
 		Kubeconfig: kubeconfig(t, c, harness.KubeconfigOptions{Server: "https://" + proxy.Addr}),
@@ -63,7 +70,8 @@ func testOutage(t *testing.T, kill bool) {
 	awaitAddress(t, k.Addr, fqdn("left"), "10.211.0.2", 10*time.Second)
 
 	watch := watchName(t, k.Addr, fqdn("kept"))
-	proxy.SetOpen(false)
+	proxy.SetMode(t, mode)
+	cut := time.Now()
 	deleteService(t, c, ns, "gone")
 	deleteService(t, c, ns, "again")
 	createService(t, c, ns, clusterIPService("again", "10.96.30.4"))
@@ -84,10 +92,13 @@ func testOutage(t *testing.T, kill bool) {
 	}
 
 	t.Run("that it is cut off can be seen", func(t *testing.T) {
-		harness.Eventually(t, 30*time.Second, func() error {
+		// A silent connection is given up after 45 s.
+		harness.Eventually(t, 75*time.Second, func() error {
 			m := k.ScrapeMetrics(t)
-			if v, _ := m.Value("kubedns_apiserver_last_contact_seconds"); v < 2 {
-				return fmt.Errorf("kubedns_apiserver_last_contact_seconds is %v, want 2 at least", v)
+			// That it tries again and again is no contact.
+			since := time.Since(cut).Seconds()
+			if v, _ := m.Value("kubedns_apiserver_last_contact_seconds"); v < since-1 || since < 5 {
+				return fmt.Errorf("kubedns_apiserver_last_contact_seconds is %v, want %v", v, since)
 			}
 			if v, _ := m.Value("kubedns_apiserver_errors_total"); v == 0 {
 				return fmt.Errorf("kubedns_apiserver_errors_total is 0")
@@ -100,7 +111,7 @@ func testOutage(t *testing.T, kill bool) {
 		awaitAddress(t, k.Addr, fqdn("gone"), "10.96.30.2", time.Second)
 	})
 
-	proxy.SetOpen(true)
+	proxy.SetMode(t, harness.ProxyForward)
 	const relist = 90 * time.Second // client-go waits up to 30 s, and longer by chance, before it tries again
 	awaitAddress(t, k.Addr, fqdn("fresh"), "10.96.30.5", relist)
 	awaitAddress(t, k.Addr, fqdn("again"), "10.96.30.4", relist)
