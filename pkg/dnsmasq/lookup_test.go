@@ -228,7 +228,7 @@ func TestSlowLookupHoldsNothingUp(t *testing.T) {
 	began := time.Now()
 	nt.writeJSON(t, "stubDomains", map[string][]string{"stub.example": {"ns.default.svc.cluster.local", a.addr}})
 	nt.awaitLookup(t, "stub.example", "192.0.2.1")
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("it took %v", took)
+	if took := time.Since(began); took > lookupTimeout/2 {
+		t.Errorf("it took %v, a lookup's deadline is %v", took, lookupTimeout)
 	}
 }
