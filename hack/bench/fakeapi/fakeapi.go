@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -55,7 +56,7 @@ type Server struct {
 	stores     map[string]*store // by path
 	slices     []*discoveryv1.EndpointSlice
 	firstSlice []int       // by Service, the number of its first slice; -1 without
-	listed     []time.Time // when an initial list was written, one for each path and watcher
+	listed     []time.Time // when an initial list had been read, one for each path and watcher
 }
 
 // store is the objects of one resource.
@@ -212,12 +213,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Query().Get("watch") == "true" || r.URL.Query().Get("watch") == "1":
 		s.watch(w, r, st)
 	default:
-		s.list(w, st)
+		s.list(w, r, st)
 	}
 }
 
 // list writes the whole list.
-func (s *Server) list(w http.ResponseWriter, st *store) {
+func (s *Server) list(w http.ResponseWriter, r *http.Request, st *store) {
 	data, err := s.encodeList(st)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -225,7 +226,7 @@ func (s *Server) list(w http.ResponseWriter, st *store) {
 	}
 	w.Header().Set("Content-Type", contentType)
 	if _, err := w.Write(data); err == nil {
-		s.wroteList(time.Now())
+		s.awaitRead(r)
 	}
 }
 
@@ -257,14 +258,61 @@ func (s *Server) encodeList(st *store) ([]byte, error) {
 	return s.encode(st.gvk.GroupVersion().WithKind(st.gvk.Kind+"List"), list)
 }
 
-func (s *Server) wroteList(t time.Time) {
+// awaitRead waits until the client has read all that was written to it: the
+// kernel holds megabytes that it has not. That moment goes into Listed.
+func (s *Server) awaitRead(r *http.Request) {
+	client, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		table, err := os.ReadFile("/proc/net/tcp")
+		if n, ok := unread(string(table), client.Port()); err != nil || !ok || n == 0 {
+			break
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-tick.C:
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listed = append(s.listed, t)
+	s.listed = append(s.listed, time.Now())
 }
 
-// Listed is when the last byte of each initial list was handed to the kernel,
-// since the last call of ForgetLists.
+// unread is how many octets /proc/net/tcp has on their way to the socket with
+// that local port, in the queues at both ends of its connection; ok tells
+// whether there is such a socket.
+func unread(table string, port uint16) (n uint64, ok bool) {
+	suffix := fmt.Sprintf(":%04X", port)
+	for line := range strings.Lines(table) {
+		// sl, local address, remote address, state, tx_queue:rx_queue
+		f := strings.Fields(line)
+		if len(f) < 5 {
+			continue
+		}
+		sent, received, _ := strings.Cut(f[4], ":")
+		queue := ""
+		switch {
+		case strings.HasSuffix(f[1], suffix):
+			queue, ok = received, true
+		case strings.HasSuffix(f[2], suffix):
+			queue = sent
+		default:
+			continue
+		}
+		if octets, err := strconv.ParseUint(queue, 16, 64); err == nil {
+			n += octets
+		}
+	}
+	return n, ok
+}
+
+// Listed is when clients had read the last byte of each initial list, since
+// the last call of ForgetLists.
 func (s *Server) Listed() []time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -318,16 +366,14 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, st *store) {
 		}
 		return
 	}
-	for _, e := range events {
-		if _, err := w.Write(e); err != nil {
-			return
-		}
+	if _, err := w.Write(slices.Concat(events...)); err != nil {
+		return
 	}
 	if err := flush.Flush(); err != nil {
 		return
 	}
 	if initial {
-		s.wroteList(time.Now())
+		s.awaitRead(r)
 	}
 	for {
 		select {
@@ -423,13 +469,15 @@ type Change struct {
 	Every    time.Duration // from one change to the next
 }
 
+// Changed is the address that Apply gives an endpoint.
+func Changed() netip.Addr { return netip.AddrFrom4([4]byte{172, 31, 255, 0}) }
+
 // Apply makes the changes until ctx is done, and then gives each Service the
 // address that it had. It returns how many changes there were.
 func (s *Server) Apply(ctx context.Context, ch Change) (n int, err error) {
 	tick := time.NewTicker(ch.Every)
 	defer tick.Stop()
 	changed := map[int]bool{}
-	other := netip.AddrFrom4([4]byte{172, 31, 255, 0})
 	for {
 		select {
 		case <-ctx.Done():
@@ -442,7 +490,7 @@ func (s *Server) Apply(ctx context.Context, ch Change) (n int, err error) {
 		service := ch.Services[n%len(ch.Services)]
 		addr := s.c.Services[service].Endpoints[0].Addr
 		if n/len(ch.Services)%2 == 0 {
-			addr = other
+			addr = Changed()
 		}
 		if err := s.SetEndpoint(service, 0, addr); err != nil {
 			return n, err

@@ -83,8 +83,10 @@ func TestWatch(t *testing.T) {
 			t.Errorf("a service without address or UID: %v", o)
 		}
 	}
-	if n := len(s.Listed()); n != 2 {
-		t.Errorf("%d lists were written, want 2", n)
+	for deadline := time.Now().Add(20 * time.Second); len(s.Listed()) != 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d lists were read, want 2", len(s.Listed()))
+		}
 	}
 
 	changes, stop := context.WithCancel(ctx)
@@ -112,7 +114,7 @@ func TestWatch(t *testing.T) {
 			}
 		}
 	}
-	await("172.31.255.0")
+	await(Changed().String())
 	stop()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -137,5 +139,23 @@ func TestWatchFromThePast(t *testing.T) {
 	status, isStatus := e.Object.(*metav1.Status)
 	if !ok || !isStatus || status.Code != 410 {
 		t.Errorf("got %v %v, want a status with code 410", e.Type, e.Object)
+	}
+}
+
+func TestUnread(t *testing.T) {
+	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 100 1 0 100 0 0 10 0
+   1: 0100007F:1F90 0100007F:C001 01 00000010:00000007 01:00000014 00000000     0        0 101 4 0 20 4 30 10 -1
+   2: 0100007F:C001 0100007F:1F90 01 00000005:00000020 00:00000000 00000000     0        0 102 2 0 20 4 30 10 -1
+   3: 0100007F:C002 0100007F:1F90 01 00000005:00000000 00:00000000 00000000     0        0 103 2 0 20 4 30 10 -1
+`
+	for _, tt := range []struct {
+		port uint16
+		want uint64
+		ok   bool
+	}{{0xC001, 0x30, true}, {0xC002, 0, true}, {0xC003, 0, false}} {
+		if got, ok := unread(table, tt.port); got != tt.want || ok != tt.ok {
+			t.Errorf("unread of port %x = %d, %t; want %d, %t", tt.port, got, ok, tt.want, tt.ok)
+		}
 	}
 }

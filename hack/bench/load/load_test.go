@@ -149,3 +149,47 @@ func TestOptions(t *testing.T) {
 		}
 	}
 }
+
+// A server over TCP whose answers are larger than many programs' buffers.
+func TestTCP(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &dns.Server{Listener: l, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		m := new(dns.Msg).SetReply(q)
+		for i := range 1500 {
+			m.Answer = append(m.Answer, &dns.A{
+				Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET},
+				A:   net.IPv4(192, 0, 2, byte(i)),
+			})
+		}
+		if err := w.WriteMsg(m); err != nil {
+			t.Error(err)
+		}
+	})}
+	done := make(chan error, 1)
+	started := make(chan struct{})
+	srv.NotifyStartedFunc = func() { close(started) }
+	go func() { done <- srv.ActivateAndServe() }()
+	<-started
+	t.Cleanup(func() {
+		if err := srv.Shutdown(); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	addr, err := netip.ParseAddrPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := RunTCP(t.Context(), Options{Server: addr, Questions: questions(t), Sockets: 3, Duration: 300 * time.Millisecond, Outstanding: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Answered < 10 || r.Answered != r.Sent || r.Lost != 0 || r.Failed != 0 || r.P50 <= 0 {
+		t.Errorf("%+v, want an answer for every question", r)
+	}
+}

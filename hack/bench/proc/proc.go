@@ -65,6 +65,17 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Exited is closed once the program has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
+// ExitCode is the code that the program exited with, -1 while it runs and when
+// a signal ended it.
+func (p *Process) ExitCode() int {
+	select {
+	case <-p.exited:
+		return p.cmd.ProcessState.ExitCode()
+	default:
+		return -1
+	}
+}
+
 // Stop sends SIGTERM and waits for the end; what still runs after grace is
 // killed, and all of its process group with it.
 func (p *Process) Stop(grace time.Duration) error {
