@@ -47,7 +47,7 @@ func peers() []peer {
 		{coreDNS, "CoreDNS", "errors, kubernetes, prometheus, loadbalance; no cache", nil, func(b *bench, r *running) error {
 			return b.startCoreDNS(r, b.kubeconfig, false)
 		}},
-		{coreDNSCache, "CoreDNS, cache", "the same with cache 30", nil, func(b *bench, r *running) error {
+		{coreDNSCache, "CoreDNS, cache", "the same with cache 30", []string{"a", "aaaa", "nxdomain", "headless", "srv", "mixed"}, func(b *bench, r *running) error {
 			return b.startCoreDNS(r, b.kubeconfig, true)
 		}},
 		{dnsmasqCache, "dnsmasq, cached", "answers from its cache", []string{"a", "headless", "srv", "a-tcp"}, func(b *bench, r *running) error {
