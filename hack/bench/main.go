@@ -21,21 +21,22 @@ import (
 	"kubedns/hack/bench/load"
 )
 
-func main() {
+func main() { os.Exit(start(os.Args[1:])) }
+
+// start runs what the arguments ask for, until SIGINT or SIGTERM, and returns
+// the exit code.
+func start(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	run := run
-	args := os.Args[1:]
 	if len(args) > 0 && args[0] == "load" {
 		run, args = runLoad, args[1:]
 	}
-	err := run(ctx, args)
-	switch {
-	case err == nil, errors.Is(err, flag.ErrHelp):
-	default:
+	if err := run(ctx, args); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 // The parts of a run.

@@ -154,7 +154,7 @@ func poll(ctx context.Context, addr netip.AddrPort, svc *cluster.Service) (time.
 	if err != nil {
 		return time.Time{}, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }() // nothing is lost with it
 	msg, err := new(dns.Msg).SetQuestion(svc.DNSName(), dns.TypeA).Pack()
 	if err != nil {
 		return time.Time{}, err

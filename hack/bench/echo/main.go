@@ -54,7 +54,7 @@ func run(addr string) error {
 			wg.Wait()
 			return err
 		}
-		context.AfterFunc(ctx, func() { conn.Close() })
+		context.AfterFunc(ctx, func() { _ = conn.Close() })
 		wg.Go(func() {
 			if err := serve(conn); !errors.Is(err, net.ErrClosed) {
 				errs <- err

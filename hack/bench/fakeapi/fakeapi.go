@@ -239,19 +239,19 @@ func (s *Server) encodeList(st *store) ([]byte, error) {
 	case "Namespace":
 		l := &corev1.NamespaceList{ListMeta: meta}
 		for _, o := range st.objects {
-			l.Items = append(l.Items, *o.(*corev1.Namespace)) //nolint:errcheck // fill put nothing else there
+			l.Items = append(l.Items, *o.(*corev1.Namespace)) // fill put nothing else there
 		}
 		list = l
 	case "Service":
 		l := &corev1.ServiceList{ListMeta: meta}
 		for _, o := range st.objects {
-			l.Items = append(l.Items, *o.(*corev1.Service)) //nolint:errcheck // fill put nothing else there
+			l.Items = append(l.Items, *o.(*corev1.Service)) // fill put nothing else there
 		}
 		list = l
 	default:
 		l := &discoveryv1.EndpointSliceList{ListMeta: meta}
 		for _, o := range st.objects {
-			l.Items = append(l.Items, *o.(*discoveryv1.EndpointSlice)) //nolint:errcheck // fill put nothing else there
+			l.Items = append(l.Items, *o.(*discoveryv1.EndpointSlice)) // fill put nothing else there
 		}
 		list = l
 	}

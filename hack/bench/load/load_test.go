@@ -43,7 +43,7 @@ func TestPercentile(t *testing.T) {
 // the delay; it answers rcode.
 func server(t *testing.T, delay time.Duration, lose int, rcode byte) netip.AddrPort {
 	t.Helper()
-	pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	pc, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestOptions(t *testing.T) {
 
 // A server over TCP whose answers are larger than many programs' buffers.
 func TestTCP(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,12 +18,12 @@ func FreePort() (uint16, error) {
 		if err != nil {
 			continue
 		}
-		l.Close()
+		_ = l.Close() // nothing was accepted
 		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
 		if err != nil {
 			continue
 		}
-		c.Close()
+		_ = c.Close() // nothing was sent
 		return addr.Port(), nil
 	}
 	return 0, errors.New("no free port found")
