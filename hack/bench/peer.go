@@ -257,7 +257,7 @@ func (b *bench) startDNSMasq(r *running, cacheSize int) error {
 	args := []string{
 		"-k", "--conf-file=/dev/null", "--pid-file=", "--log-facility=-", "--no-hosts", "--no-resolv", "--bind-interfaces",
 		"--listen-address=" + r.addr.Addr().String(), "--port=" + strconv.Itoa(int(r.addr.Port())),
-		"--cache-size=" + strconv.Itoa(cacheSize), "--no-negcache", "--dns-forward-max=10000",
+		"--cache-size=" + strconv.Itoa(cacheSize), "--no-negcache",
 		"--server=/" + strings.TrimSuffix(cluster.Zone, ".") + "/" + behind.addr.Addr().String() + "#" + strconv.Itoa(int(behind.addr.Port())),
 	}
 	if os.Geteuid() == 0 {
