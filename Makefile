@@ -82,6 +82,12 @@ fuzz: ## Run every fuzz target for FUZZTIME each (1m)
 	done < <(grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' . | sed 's/func //'); \
 	if ! $$found; then echo "no fuzz targets"; fi
 
+.PHONY: bench
+bench: ## Measure kube-dns beside its peers, for 25 minutes; BENCHFLAGS='-help' lists what can be chosen
+	@mkdir -p bin
+	@cd hack/bench && CGO_ENABLED=0 $(GO) build -trimpath -o "$(CURDIR)/bin/kube-dns-bench" .
+	@exec bin/kube-dns-bench $(BENCHFLAGS)
+
 .PHONY: verify
 verify: ## Check formatting, vet, modules, import rules, scripts; the work tree must be clean
 	@hack/verify.sh '$(MODULES)' '$(OWN_MODULES)'

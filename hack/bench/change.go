@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"kubedns/hack/bench/cluster"
+	"kubedns/hack/bench/fakeapi"
+)
+
+// A situation is what goes on in the cluster while questions come.
+type situation struct {
+	Name, Title string
+	// change is what changes; nil: nothing does.
+	change *fakeapi.Change
+	tcp    bool // how the check asks for the first Service that changes
+}
+
+const (
+	situationQuiet  = "quiet"
+	situationSpread = "spread"
+	situationBig    = "big"
+)
+
+func (b *bench) situations() []situation {
+	var headless []int
+	big := 0
+	for i := range b.cluster.Services {
+		switch s := &b.cluster.Services[i]; {
+		case s.Name == cluster.Big:
+			big = i
+		case s.Headless():
+			headless = append(headless, i)
+		}
+	}
+	return []situation{
+		{situationQuiet, "nothing changes", nil, false},
+		{situationSpread, fmt.Sprintf("200 changes a second over %d Services", len(headless)),
+			&fakeapi.Change{Services: headless, Every: 5 * time.Millisecond}, false},
+		{situationBig, fmt.Sprintf("10 changes a second in a Service with %d endpoints", b.cluster.Big),
+			&fakeapi.Change{Services: []int{big}, Every: 100 * time.Millisecond}, true},
+	}
+}
+
+// measureChange measures mixed questions at full speed while the cluster
+// changes and while it does not.
+func (b *bench) measureChange(ctx context.Context) error {
+	for round := range b.o.Rounds {
+		for _, p := range b.chosen(round, kubeDNS, coreDNS) {
+			say("round %d of %d: %s, changes", round+1, b.o.Rounds, p.Title)
+			if err := b.changes(ctx, p, round); err != nil {
+				return fmt.Errorf("changes: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bench) changes(ctx context.Context, p peer, round int) (err error) {
+	r, err := b.startPeer(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err = errors.Join(err, r.stop()); err != nil {
+			err = fmt.Errorf("%s: %w", p.Name, err)
+		}
+	}()
+	if _, err := b.load(ctx, r.addr, 0, b.warmUp(), forWarmUp); err != nil {
+		return err
+	}
+	list := b.situations()
+	for i := range list {
+		s := list[(i+round)%len(list)]
+		run, err := b.during(ctx, r, s)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.Name, err)
+		}
+		say("  %-8s %6.0f/s, p99 %4.0f µs, %.2f µs, %d changes", s.Name, run.QPS, run.P99, run.CPU, run.Changes)
+		b.results.addChange(p.Name, s.Name, run)
+	}
+	return nil
+}
+
+// during measures in one situation.
+func (b *bench) during(ctx context.Context, r *running, s situation) (run ChangeRun, err error) {
+	changing, stop := context.WithCancel(ctx)
+	defer stop()
+	type applied struct {
+		n   int
+		err error
+	}
+	done := make(chan applied, 1)
+	seen := make(chan error, 1)
+	if s.change != nil {
+		go func() {
+			n, err := b.api.Apply(changing, *s.change)
+			done <- applied{n, err}
+		}()
+		go func() { seen <- b.seesChange(changing, r, s) }()
+	}
+	used, err := r.usage()
+	if err != nil {
+		return run, err
+	}
+	result, lerr := b.load(ctx, r.addr, 0, b.seconds(), forLoad)
+	spent, uerr := r.usage()
+	stop()
+	if s.change != nil {
+		a := <-done
+		run.Changes = a.n
+		lerr = errors.Join(lerr, a.err, <-seen)
+	}
+	if err := errors.Join(lerr, uerr); err != nil {
+		return run, err
+	}
+	run.LatencyRun = latencyRun(result)
+	run.CPU = micros(spent.cpu-used.cpu) / float64(result.Answered)
+	return run, nil
+}
+
+// seesChange waits until the server answers with an address that an endpoint
+// was changed to; it is an error when that does not come before ctx is done.
+func (b *bench) seesChange(ctx context.Context, r *running, s situation) error {
+	q := new(dns.Msg).SetQuestion(b.cluster.Services[s.change.Services[0]].DNSName(), dns.TypeA)
+	c := dns.Client{Timeout: time.Second}
+	if s.tcp {
+		c.Net = "tcp"
+	}
+	for {
+		if reply, _, err := c.ExchangeContext(ctx, q, r.addr.String()); err == nil {
+			for _, rr := range reply.Answer {
+				if a, ok := rr.(*dns.A); ok && a.A.Equal(net.IP(fakeapi.Changed().AsSlice())) {
+					return nil
+				}
+			}
+		}
+		if sleep(ctx, 20*time.Millisecond) != nil {
+			return errors.New("no answer has the changes")
+		}
+	}
+}

@@ -1,0 +1,501 @@
+// Package fakeapi is an API server of one cluster that costs next to nothing:
+// it has the Namespaces, Services and EndpointSlices encoded beforehand, lists
+// them, streams them, and sends the changes of endpoints that it is asked for
+// to whoever watches. It speaks protobuf alone, over HTTP without TLS, and
+// keeps no past: a watch that asks for an older resource version than the
+// present one gets 410 Gone and has to list.
+package fakeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"kubedns/hack/bench/cluster"
+)
+
+// contentType is the only one that is spoken.
+const contentType = "application/vnd.kubernetes.protobuf"
+
+// resources are what is served, by path.
+var resources = map[string]schema.GroupVersionKind{
+	"/api/v1/namespaces":                       corev1.SchemeGroupVersion.WithKind("Namespace"),
+	"/api/v1/services":                         corev1.SchemeGroupVersion.WithKind("Service"),
+	"/apis/discovery.k8s.io/v1/endpointslices": discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
+}
+
+// Server is the API server. Its methods are safe for concurrent use.
+type Server struct {
+	c        *cluster.Cluster
+	scheme   *runtime.Scheme
+	encoder  *protobuf.Serializer
+	listener net.Listener
+	http     *http.Server
+	served   chan error
+
+	mu         sync.Mutex
+	version    uint64
+	stores     map[string]*store // by path
+	slices     []*discoveryv1.EndpointSlice
+	firstSlice []int       // by Service, the number of its first slice; -1 without
+	listed     []time.Time // when an initial list had been read, one for each path and watcher
+}
+
+// store is the objects of one resource.
+type store struct {
+	gvk      schema.GroupVersionKind
+	objects  []runtime.Object
+	added    [][]byte // the watch event that adds the object, framed
+	watchers map[*watcher]struct{}
+}
+
+// watcher is one request that watches.
+type watcher struct {
+	events chan []byte   // framed
+	gone   chan struct{} // closed when the server drops it for being slow
+}
+
+// New makes the server of c and listens on a free port of 127.0.0.1; it serves
+// until Close.
+func New(c *cluster.Cluster) (*Server, error) {
+	s := &Server{c: c, scheme: runtime.NewScheme(), version: 1, stores: map[string]*store{}, served: make(chan error, 1)}
+	if err := errors.Join(corev1.AddToScheme(s.scheme), discoveryv1.AddToScheme(s.scheme)); err != nil {
+		return nil, err
+	}
+	metav1.AddToGroupVersion(s.scheme, schema.GroupVersion{Version: "v1"})
+	s.encoder = protobuf.NewSerializer(s.scheme, s.scheme)
+	if err := s.fill(); err != nil {
+		return nil, err
+	}
+	var err error
+	if s.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil { //nolint:noctx // a bind does not wait
+		return nil, err
+	}
+	s.http = &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second}
+	go func() { s.served <- s.http.Serve(s.listener) }()
+	return s, nil
+}
+
+// Close ends every watch and the server.
+func (s *Server) Close() error {
+	err := s.http.Close()
+	if serr := <-s.served; !errors.Is(serr, http.ErrServerClosed) {
+		err = errors.Join(err, serr)
+	}
+	return err
+}
+
+// URL is where the server is.
+func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
+
+// WriteKubeconfig writes a kubeconfig for the server into dir and returns its
+// path.
+func (s *Server) WriteKubeconfig(dir string) (string, error) {
+	file := filepath.Join(dir, "fakeapi.kubeconfig")
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: bench, cluster: {server: %q}}]
+users: [{name: bench, user: {}}]
+contexts: [{name: bench, context: {cluster: bench, user: bench}}]
+current-context: bench
+`, s.URL())
+	return file, os.WriteFile(file, []byte(text), 0o600)
+}
+
+// fill makes the objects and their events.
+func (s *Server) fill() error {
+	byKind := map[string]*store{}
+	for path, gvk := range resources {
+		st := &store{gvk: gvk, watchers: map[*watcher]struct{}{}}
+		s.stores[path], byKind[gvk.Kind] = st, st
+	}
+	add := func(kind string, o runtime.Object) error {
+		s.version++
+		meta, ok := o.(metav1.Object)
+		if !ok {
+			return fmt.Errorf("a %T is no object", o)
+		}
+		cluster.Stamp(meta, kind, s.version)
+		st := byKind[kind]
+		event, err := s.event(watch.Added, st.gvk, o)
+		if err != nil {
+			return err
+		}
+		st.objects = append(st.objects, o)
+		st.added = append(st.added, event)
+		return nil
+	}
+	for _, name := range s.c.NamespaceNames() {
+		if err := add("Namespace", cluster.NamespaceObject(name)); err != nil {
+			return err
+		}
+	}
+	for i := range s.c.Services {
+		svc := &s.c.Services[i]
+		o := svc.Object()
+		o.Spec.ClusterIPs = []string{o.Spec.ClusterIP}
+		if err := add("Service", o); err != nil {
+			return err
+		}
+		first := -1
+		for _, slice := range svc.SliceObjects() {
+			if first < 0 {
+				first = len(s.slices)
+			}
+			s.slices = append(s.slices, slice)
+			if err := add("EndpointSlice", slice); err != nil {
+				return err
+			}
+		}
+		s.firstSlice = append(s.firstSlice, first)
+	}
+	return nil
+}
+
+// encode encodes an object as an API server does: "k8s", 0, runtime.Unknown.
+func (s *Server) encode(gvk schema.GroupVersionKind, o runtime.Object) ([]byte, error) {
+	o.GetObjectKind().SetGroupVersionKind(gvk)
+	data, err := runtime.Encode(s.encoder, o)
+	if err != nil {
+		return nil, fmt.Errorf("encoding a %s: %w", gvk.Kind, err)
+	}
+	return data, nil
+}
+
+// event encodes a watch event in a frame: its length in four octets, then a
+// WatchEvent without the type around it.
+func (s *Server) event(kind watch.EventType, gvk schema.GroupVersionKind, o runtime.Object) ([]byte, error) {
+	data, err := s.encode(gvk, o)
+	if err != nil {
+		return nil, err
+	}
+	return frame(kind, data)
+}
+
+func frame(kind watch.EventType, object []byte) ([]byte, error) {
+	e := metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: object}}
+	data, err := e.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("encoding a watch event: %w", err)
+	}
+	n := len(data)
+	return append([]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}, data...), nil
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	st := s.stores[r.URL.Path]
+	s.mu.Unlock()
+	switch {
+	case st == nil:
+		http.NotFound(w, r)
+	case !strings.Contains(r.Header.Get("Accept"), contentType):
+		http.Error(w, "only "+contentType+" is spoken", http.StatusNotAcceptable)
+	case r.URL.Query().Get("watch") == "true" || r.URL.Query().Get("watch") == "1":
+		s.watch(w, r, st)
+	default:
+		s.list(w, r, st)
+	}
+}
+
+// list writes the whole list.
+func (s *Server) list(w http.ResponseWriter, r *http.Request, st *store) {
+	data, err := s.encodeList(st)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", contentType)
+	if _, err := w.Write(data); err == nil {
+		s.awaitRead(r)
+	}
+}
+
+func (s *Server) encodeList(st *store) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	meta := metav1.ListMeta{ResourceVersion: strconv.FormatUint(s.version, 10)}
+	var list runtime.Object
+	switch st.gvk.Kind {
+	case "Namespace":
+		l := &corev1.NamespaceList{ListMeta: meta}
+		for _, o := range st.objects {
+			l.Items = append(l.Items, *o.(*corev1.Namespace)) // fill put nothing else there
+		}
+		list = l
+	case "Service":
+		l := &corev1.ServiceList{ListMeta: meta}
+		for _, o := range st.objects {
+			l.Items = append(l.Items, *o.(*corev1.Service)) // fill put nothing else there
+		}
+		list = l
+	default:
+		l := &discoveryv1.EndpointSliceList{ListMeta: meta}
+		for _, o := range st.objects {
+			l.Items = append(l.Items, *o.(*discoveryv1.EndpointSlice)) // fill put nothing else there
+		}
+		list = l
+	}
+	return s.encode(st.gvk.GroupVersion().WithKind(st.gvk.Kind+"List"), list)
+}
+
+// awaitRead waits until the client has read all that was written to it: the
+// kernel holds megabytes that it has not. That moment goes into Listed.
+func (s *Server) awaitRead(r *http.Request) {
+	client, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		table, err := os.ReadFile("/proc/net/tcp")
+		if n, ok := unread(string(table), client.Port()); err != nil || !ok || n == 0 {
+			break
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-tick.C:
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listed = append(s.listed, time.Now())
+}
+
+// unread is how many octets /proc/net/tcp has on their way to the socket with
+// that local port, in the queues at both ends of its connection; ok tells
+// whether there is such a socket.
+func unread(table string, port uint16) (n uint64, ok bool) {
+	suffix := fmt.Sprintf(":%04X", port)
+	for line := range strings.Lines(table) {
+		// sl, local address, remote address, state, tx_queue:rx_queue
+		f := strings.Fields(line)
+		if len(f) < 5 {
+			continue
+		}
+		sent, received, _ := strings.Cut(f[4], ":")
+		queue := ""
+		switch {
+		case strings.HasSuffix(f[1], suffix):
+			queue, ok = received, true
+		case strings.HasSuffix(f[2], suffix):
+			queue = sent
+		default:
+			continue
+		}
+		if octets, err := strconv.ParseUint(queue, 16, 64); err == nil {
+			n += octets
+		}
+	}
+	return n, ok
+}
+
+// Listed is when clients had read the last byte of each initial list, since
+// the last call of ForgetLists.
+func (s *Server) Listed() []time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]time.Time(nil), s.listed...)
+}
+
+// ForgetLists empties Listed.
+func (s *Server) ForgetLists() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listed = nil
+}
+
+// watch streams events, after the whole list where that was asked for
+// (sendInitialEvents).
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, st *store) {
+	query := r.URL.Query()
+	initial := query.Get("sendInitialEvents") == "true"
+	s.mu.Lock()
+	version := s.version
+	var events [][]byte
+	var err error
+	if initial {
+		events = append(events, st.added...)
+		var end []byte
+		if end, err = s.bookmark(st, version); err == nil {
+			events = append(events, end)
+		}
+	}
+	current := initial || query.Get("resourceVersion") == strconv.FormatUint(version, 10)
+	wr := &watcher{events: make(chan []byte, 1024), gone: make(chan struct{})}
+	if current && err == nil {
+		st.watchers[wr] = struct{}{}
+	}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(st.watchers, wr)
+	}()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+
+	w.Header().Set("Content-Type", contentType+";stream=watch")
+	flush := http.NewResponseController(w)
+	if !current {
+		if expired, err := s.expired(); err == nil {
+			_, _ = w.Write(expired) // the client sees that the connection ends
+		}
+		return
+	}
+	if _, err := w.Write(slices.Concat(events...)); err != nil {
+		return
+	}
+	if err := flush.Flush(); err != nil {
+		return
+	}
+	if initial {
+		s.awaitRead(r)
+	}
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-wr.gone:
+			return
+		case e := <-wr.events:
+			if _, err := w.Write(e); err != nil {
+				return
+			}
+			if err := flush.Flush(); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// bookmark ends the initial events.
+func (s *Server) bookmark(st *store, version uint64) ([]byte, error) {
+	meta := metav1.ObjectMeta{
+		ResourceVersion: strconv.FormatUint(version, 10),
+		Annotations:     map[string]string{metav1.InitialEventsAnnotationKey: "true"},
+	}
+	var o runtime.Object
+	switch st.gvk.Kind {
+	case "Namespace":
+		o = &corev1.Namespace{ObjectMeta: meta}
+	case "Service":
+		o = &corev1.Service{ObjectMeta: meta}
+	default:
+		o = &discoveryv1.EndpointSlice{ObjectMeta: meta}
+	}
+	return s.event(watch.Bookmark, st.gvk, o)
+}
+
+// expired is what a watch gets that asks for a past that is not kept.
+func (s *Server) expired() ([]byte, error) {
+	status := &metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version",
+	}
+	return s.event(watch.Error, schema.GroupVersionKind{Version: "v1", Kind: "Status"}, status)
+}
+
+// SetEndpoint gives an endpoint of a headless Service, by their numbers in the
+// cluster, another address, and tells the watchers.
+func (s *Server) SetEndpoint(service, endpoint int, addr netip.Addr) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.firstSlice[service] < 0 || endpoint >= len(s.c.Services[service].Endpoints) {
+		return fmt.Errorf("service %d has no endpoint %d", service, endpoint)
+	}
+	n := s.firstSlice[service] + endpoint/cluster.SliceSize
+	slice := s.slices[n]
+	slice.Endpoints[endpoint%cluster.SliceSize].Addresses = []string{addr.String()}
+	s.version++
+	slice.ResourceVersion = strconv.FormatUint(s.version, 10)
+	slice.Generation++
+	st := s.stores["/apis/discovery.k8s.io/v1/endpointslices"]
+	data, err := s.encode(st.gvk, slice)
+	if err != nil {
+		return err
+	}
+	if st.added[n], err = frame(watch.Added, data); err != nil {
+		return err
+	}
+	event, err := frame(watch.Modified, data)
+	if err != nil {
+		return err
+	}
+	for w := range st.watchers {
+		select {
+		case w.events <- event:
+		default: // it does not read: let it list anew, as the real one does
+			delete(st.watchers, w)
+			close(w.gone)
+		}
+	}
+	return nil
+}
+
+// Watchers is how many watch EndpointSlices.
+func (s *Server) Watchers() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.stores["/apis/discovery.k8s.io/v1/endpointslices"].watchers)
+}
+
+// A Change is a change of endpoints that goes on for some time: one endpoint of
+// one Service after another gets another address.
+type Change struct {
+	Services []int         // by their numbers in the cluster, in turn
+	Every    time.Duration // from one change to the next
+}
+
+// Changed is the address that Apply gives an endpoint.
+func Changed() netip.Addr { return netip.AddrFrom4([4]byte{172, 31, 255, 0}) }
+
+// Apply makes the changes until ctx is done, and then gives each Service the
+// address that it had. It returns how many changes there were.
+func (s *Server) Apply(ctx context.Context, ch Change) (n int, err error) {
+	tick := time.NewTicker(ch.Every)
+	defer tick.Stop()
+	changed := map[int]bool{}
+	for {
+		select {
+		case <-ctx.Done():
+			for service := range changed {
+				err = errors.Join(err, s.SetEndpoint(service, 0, s.c.Services[service].Endpoints[0].Addr))
+			}
+			return n, err
+		case <-tick.C:
+		}
+		service := ch.Services[n%len(ch.Services)]
+		addr := s.c.Services[service].Endpoints[0].Addr
+		if n/len(ch.Services)%2 == 0 {
+			addr = Changed()
+		}
+		if err := s.SetEndpoint(service, 0, addr); err != nil {
+			return n, err
+		}
+		changed[service] = true
+		n++
+	}
+}
