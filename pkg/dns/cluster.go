@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -89,12 +90,13 @@ func (c *cluster) informer(client rest.Interface, resource string, example runti
 				}
 				return nil, err
 			}
-			c.heard(resource)
+			// That a watch begins is no contact: client-go makes an empty one
+			// of a connection that was closed or timed out.
 			return tap(w, func(e watch.Event) {
 				if e.Type != watch.Error {
 					c.heard(resource)
 				}
-			}), nil
+			}, func() { c.failed(resource, errEmptyWatch) }), nil
 		},
 	}
 	i := cache.NewSharedIndexInformerWithOptions(lw, example, cache.SharedIndexInformerOptions{
@@ -119,7 +121,9 @@ type tapped struct {
 	stop   func()
 }
 
-func tap(w watch.Interface, tell func(watch.Event)) watch.Interface {
+// tap has tell called with each event, and empty where w ends by itself before
+// the first.
+func tap(w watch.Interface, tell func(watch.Event), empty func()) watch.Interface {
 	done := make(chan struct{})
 	t := &tapped{w, make(chan watch.Event), sync.OnceFunc(func() {
 		close(done)
@@ -127,12 +131,21 @@ func tap(w watch.Interface, tell func(watch.Event)) watch.Interface {
 	})}
 	go func() {
 		defer close(t.events)
+		told := false
 		for e := range w.ResultChan() {
+			told = true
 			tell(e)
 			select {
 			case t.events <- e:
 			case <-done:
 				return
+			}
+		}
+		select {
+		case <-done:
+		default:
+			if !told {
+				empty()
 			}
 		}
 	}()
@@ -155,7 +168,8 @@ func (c *cluster) heard(resource string) {
 // failed counts and logs a list or watch that ended; client-go tries again
 // after a pause. That a watch ends after its time is no failure.
 func (c *cluster) failed(resource string, err error) {
-	if err == nil || errors.Is(err, io.EOF) {
+	var request *url.Error
+	if err == nil || errors.Is(err, io.EOF) && !errors.As(err, &request) {
 		return
 	}
 	reason := errorReason(err)
@@ -171,6 +185,9 @@ func (c *cluster) failed(resource string, err error) {
 	}
 }
 
+// errEmptyWatch is a watch that ended before the API server said anything.
+var errEmptyWatch = errors.New("the connection ended before the first event")
+
 // errorReason puts an error into one of a few words for a metric's label.
 func errorReason(err error) string {
 	if reason := apierrors.ReasonForError(err); reason != metav1.StatusReasonUnknown {
@@ -178,7 +195,7 @@ func errorReason(err error) string {
 	}
 	var netErr net.Error
 	switch {
-	case errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, errEmptyWatch):
 		return "unexpectedeof"
 	case errors.As(err, &netErr) && netErr.Timeout():
 		return "timeout"

@@ -409,7 +409,9 @@ func TestTap(t *testing.T) {
 	tell := func(e watch.Event) { told <- e.Type }
 
 	inner := watch.NewFake()
-	w := tap(inner, tell)
+	empty := make(chan struct{}, 10)
+	sayEmpty := func() { empty <- struct{}{} }
+	w := tap(inner, tell, sayEmpty)
 	inner.Add(&corev1.Service{})
 	if e := <-w.ResultChan(); e.Type != watch.Added || <-told != watch.Added {
 		t.Errorf("passed on %v", e)
@@ -426,10 +428,20 @@ func TestTap(t *testing.T) {
 	}
 
 	inner = watch.NewFake()
-	w = tap(inner, tell)
+	w = tap(inner, tell, sayEmpty)
 	inner.Stop()
 	if e, open := <-w.ResultChan(); open {
 		t.Errorf("passed on %v", e)
 	}
 	goleak.VerifyNone(t, before)
+	<-empty // the second one
+	select {
+	case <-empty:
+		t.Error("a watch that was stopped, or that had an event, is said to be empty")
+	default:
+	}
+	if _, open := <-tap(watch.NewEmptyWatch(), tell, sayEmpty).ResultChan(); open {
+		t.Error("an event of an empty watch")
+	}
+	<-empty
 }
