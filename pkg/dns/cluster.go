@@ -93,7 +93,9 @@ func (c *cluster) informer(client rest.Interface, resource string, example runti
 			// That a watch begins is no contact: client-go makes an empty one
 			// of a connection that was closed or timed out.
 			return tap(w, func(e watch.Event) {
-				if e.Type != watch.Error {
+				if e.Type == watch.Error {
+					c.failed(resource, apierrors.FromObject(e.Object))
+				} else {
 					c.heard(resource)
 				}
 			}, func() { c.failed(resource, errEmptyWatch) }), nil
