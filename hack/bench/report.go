@@ -346,7 +346,7 @@ func (r *Results) goals() []goal {
 		}{{nsd, "NSD", "≤ 1.3", 1.3}, {coreDNS, "CoreDNS", "≤ 1/3", 1.0 / 3}} {
 			if theirs := r.throughput(peer.name, w.Name); ours != nil && theirs != nil {
 				list = append(list, goal{"processor time, " + w.Title + ": ours / " + peer.title + "'s",
-					spreadOf(ours.Runs, cpu).Median / spreadOf(theirs.Runs, cpu).Median, "%.2f", peer.at, peer.bound, false})
+					spreadOf(ours.Runs, cpu).Median / spreadOf(theirs.Runs, cpu).Median, "%.3g", peer.at, peer.bound, false})
 			}
 		}
 	}
