@@ -64,7 +64,7 @@ e2e: ## Run the end-to-end tests against a real kube-apiserver and etcd, built o
 lint: $(GOLANGCI_LINT) ## Run golangci-lint on every module
 	@for module in $(OWN_MODULES); do \
 		echo "golangci-lint $$module"; \
-		(cd "$$module" && "$(GOLANGCI_LINT)" run --config "$(CURDIR)/.golangci.yml" ./...); \
+		(cd "$$module" && "$(GOLANGCI_LINT)" run --allow-parallel-runners --config "$(CURDIR)/.golangci.yml" ./...); \
 	done
 
 $(GOLANGCI_LINT):
