@@ -80,7 +80,7 @@ type app struct {
 // cluster makes the KubeDNS and the source of its configuration.
 func (a *app) cluster() (*dns.KubeDNS, config.Source, error) {
 	o := a.options
-	dnsOptions := dns.Options{Zone: o.Domain, TTL: seconds(o.TTL)}
+	dnsOptions := dns.Options{Zone: o.Domain, TTL: seconds(o.TTL), SnapshotFile: o.SnapshotFile}
 	source := config.Fixed(&config.Config{Federations: o.Federations})
 	if o.ConfigDir != "" {
 		source = config.Dir(o.ConfigDir, o.ConfigPeriod)
@@ -242,11 +242,15 @@ func (a *app) watchSync(ctx context.Context) error {
 			return nil
 		case <-look.C:
 		}
-		why := a.kd.Missing()
+		why := a.kd.Incomplete()
 		if why == "" {
 			return nil
 		}
-		glog.Warningf("kube-dns: not ready: %s", why)
+		what := "not ready"
+		if a.kd.HasSynced() {
+			what = "serving a snapshot"
+		}
+		glog.Warningf("kube-dns: %s: %s", what, why)
 		look.Reset(time.Minute)
 	}
 }

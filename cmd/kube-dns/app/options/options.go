@@ -42,6 +42,8 @@ type Options struct {
 	ConfigPeriod       time.Duration
 	Manifests          string // directory that stands in for the cluster; empty for none
 
+	SnapshotFile string // where what is known outlives a restart; empty for nowhere
+
 	InitialSyncTimeout time.Duration
 	DrainPeriod        time.Duration
 	Profiling          bool
@@ -92,6 +94,7 @@ func Parse(args []string, getenv func(string) string, goFlags *flag.FlagSet) (o 
 	fs.StringVar(&o.ConfigDir, "config-dir", "", "directory to read configuration from, a mounted ConfigMap; excludes --config-map")
 	fs.DurationVar(&o.ConfigPeriod, "config-period", 10*time.Second, "how often to look at --config-dir, besides being told of changes")
 	fs.StringVar(&o.Manifests, "manifests", "", "directory of YAML or JSON files whose Services and EndpointSlices are served in place of an API server's")
+	fs.StringVar(&o.SnapshotFile, "snapshot-file", "", "file that keeps the Services and EndpointSlices over a restart, to answer while the API server is away")
 	fs.DurationVar(&o.InitialSyncTimeout, "initial-sync-timeout", time.Minute, "how long the first list of Services and EndpointSlices may take before the log says what is missing")
 	fs.DurationVar(&o.DrainPeriod, "drain-period", 10*time.Second, "how long to go on answering after SIGTERM, while questions come")
 	fs.BoolVar(&o.Profiling, "profiling", false, "serve pprof on localhost:6060")
@@ -208,6 +211,8 @@ func (o *Options) exclusive() error {
 		return errors.New("--federations and --config-dir exclude each other")
 	case o.Manifests != "" && o.ConfigMap != "":
 		return errors.New("--config-map needs an API server, which --manifests stands in for")
+	case o.Manifests != "" && o.SnapshotFile != "":
+		return errors.New("--snapshot-file keeps what an API server says, which --manifests stands in for")
 	case o.Manifests != "" && (o.Kubeconfig != "" || o.MasterURL != ""):
 		return errors.New("--manifests stands in for the API server that --kubecfg-file or --kube-master-url names")
 	}
