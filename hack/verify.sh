@@ -42,7 +42,9 @@ never() {
 never 'cmd/sidecar cmd/dnsmasq-nanny pkg/sidecar/... pkg/dnsmasq/...' '^k8s\.io/client-go(/|$)' \
 	'client-go only where the cluster is watched'
 never 'pkg/dns/...' '^kubedns/(cmd|pkg/dnsmasq|pkg/sidecar)(/|$)' 'the programs do not import each other'
-never 'pkg/dnsmasq/...' '^kubedns/(cmd(/.*)?|pkg/sidecar(/.*)?|pkg/dns|pkg/dns/(server|treecache|federation)(/.*)?)$' \
+# Through the configuration, which validates federations, the nanny has
+# pkg/dns/federation as well; golangci-lint sees that it does not import it.
+never 'pkg/dnsmasq/...' '^kubedns/(cmd(/.*)?|pkg/sidecar(/.*)?|pkg/dns|pkg/dns/(server|treecache)(/.*)?)$' \
 	'the nanny reads the configuration, and nothing else of kube-dns'
 never 'pkg/sidecar/...' '^kubedns/(cmd(/.*)?|pkg/dns|pkg/dns/(server|treecache|federation)(/.*)?)$' \
 	"the sidecar takes dnsmasq's counters, and nothing of kube-dns"

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +26,7 @@ import (
 func build(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "sidecar")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w -X kubedns/pkg/version.Version=1.2.3", "-o", path, ".")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w -X kubedns/pkg/version.Version=1.2.3", "-o", path, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("building sidecar: %v\n%s", err, out)
@@ -37,7 +38,7 @@ func build(t *testing.T) string {
 // asks for words alone: bad flags are one line and exit status 2.
 func TestExit(t *testing.T) {
 	path := build(t)
-	inUse, err := net.Listen("tcp", "127.0.0.1:0")
+	inUse, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func startProgram(t *testing.T, path string, args ...string) *program {
 		t.Fatal(err)
 	}
 	p := &program{
-		cmd: exec.Command(path, append(args, "--prometheus-addr=127.0.0.1", "--prometheus-port="+port)...),
+		cmd: exec.CommandContext(context.WithoutCancel(t.Context()), path, append(args, "--prometheus-addr=127.0.0.1", "--prometheus-port="+port)...),
 		url: "http://" + addr, ended: make(chan error, 1),
 		client: http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second},
 	}
@@ -151,7 +152,7 @@ func startProgram(t *testing.T, path string, args ...string) *program {
 			t.Logf("sidecar said:\n%s", p.logged())
 		}
 	})
-	waitFor(t, "sidecar serves", func() bool { _, err := p.get("/healthz"); return err == nil })
+	waitFor(t, "sidecar serves", func() bool { _, err := p.get(t.Context(), "/healthz"); return err == nil })
 	return p
 }
 
@@ -168,8 +169,12 @@ func (p *program) logged() string {
 	return p.log.String()
 }
 
-func (p *program) get(path string) (string, error) {
-	resp, err := p.client.Get(p.url + path)
+func (p *program) get(ctx context.Context, path string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := p.client.Do(req)
 	if err != nil {
 		return "", err
 	}
@@ -181,7 +186,7 @@ func (p *program) get(path string) (string, error) {
 // metric returns the value of one series, -1 if it is not there.
 func (p *program) metric(t *testing.T, series string) float64 {
 	t.Helper()
-	text, err := p.get("/metrics")
+	text, err := p.get(t.Context(), "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,12 +236,13 @@ func waitFor(t *testing.T, what string, condition func() bool) {
 // freeAddr returns a port of 127.0.0.1 that nobody uses, over UDP or TCP.
 func freeAddr(t *testing.T) string {
 	t.Helper()
+	var config net.ListenConfig
 	for range 20 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := net.ListenPacket("udp", l.Addr().String())
+		c, err := config.ListenPacket(t.Context(), "udp", l.Addr().String())
 		_ = l.Close()
 		if err == nil {
 			_ = c.Close()
@@ -250,7 +256,7 @@ func freeAddr(t *testing.T) string {
 // A probe and a poll that wait for an answer do not hold up the end.
 func TestSignals(t *testing.T) {
 	path := build(t)
-	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	silent, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +270,7 @@ func TestSignals(t *testing.T) {
 			p := startProgram(t, path, "--probe=dns,"+silent.LocalAddr().String()+",example.org,1",
 				"--dnsmasq-port="+port, "--dnsmasq-poll-interval-ms=1")
 			waitFor(t, "the first probe", func() bool {
-				body, err := p.get("/healthcheck/dns")
+				body, err := p.get(t.Context(), "/healthcheck/dns")
 				return err == nil && strings.Contains(body, "timeout after 1s")
 			})
 			p.stop(t, sig)
@@ -353,7 +359,7 @@ func TestMemory(t *testing.T) {
 	waitFor(t, "720 probes", func() bool {
 		// Prometheus and kubelet ask meanwhile.
 		for _, path := range []string{"/healthcheck/kubedns", "/healthcheck/dnsmasq"} {
-			if _, err := p.get(path); err != nil {
+			if _, err := p.get(t.Context(), path); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -36,7 +36,11 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
 	shared.dir = dir
 	defer func() {
 		if shared.plane != nil {
@@ -55,7 +59,7 @@ func cluster(t *testing.T) *harness.ControlPlane {
 	if shared.plane == nil && shared.err == nil {
 		dir := filepath.Join(shared.dir, "controlplane")
 		if shared.err = os.Mkdir(dir, 0o700); shared.err == nil {
-			shared.plane, shared.err = harness.StartControlPlane(context.Background(), dir) //nolint:usetesting // it outlives t
+			shared.plane, shared.err = harness.StartControlPlane(context.Background(), dir) // it outlives t
 		}
 	}
 	usable(t, shared.err)
@@ -86,10 +90,16 @@ func usable(t *testing.T, err error) {
 
 // kubeDNS returns the kube-dns binary, with the race detector where this
 // machine can build that. KUBE_DNS in the environment names one to use instead.
-func kubeDNS(t *testing.T) string { return program(t, "kube-dns", true) }
+func kubeDNS(t *testing.T) string {
+	t.Helper()
+	return program(t, "kube-dns", true)
+}
 
 // fastKubeDNS returns the kube-dns binary as it is shipped.
-func fastKubeDNS(t *testing.T) string { return program(t, "kube-dns", false) }
+func fastKubeDNS(t *testing.T) string {
+	t.Helper()
+	return program(t, "kube-dns", false)
+}
 
 func program(t *testing.T, name string, race bool) string {
 	t.Helper()
@@ -102,7 +112,7 @@ func program(t *testing.T, name string, race bool) string {
 	if path, ok := shared.bins[key]; ok {
 		return path
 	}
-	path, err := harness.Build(context.Background(), shared.dir, name, race) //nolint:usetesting // later tests use it too
+	path, err := harness.Build(context.Background(), shared.dir, name, race) // later tests use it too
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,8 +126,13 @@ func program(t *testing.T, name string, race bool) string {
 // adminKubeconfig writes a kubeconfig of the admin of c.
 func adminKubeconfig(t *testing.T, c *harness.ControlPlane) string {
 	t.Helper()
+	return kubeconfig(t, c, harness.KubeconfigOptions{})
+}
+
+func kubeconfig(t *testing.T, c *harness.ControlPlane, o harness.KubeconfigOptions) string {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := c.WriteKubeconfig(file, ""); err != nil {
+	if err := c.WriteKubeconfig(file, o); err != nil {
 		t.Fatal(err)
 	}
 	return file
@@ -172,11 +187,7 @@ func TestControlPlane(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		file := filepath.Join(t.TempDir(), "kubeconfig")
-		if err := c.WriteKubeconfig(file, token); err != nil {
-			t.Fatal(err)
-		}
-		cfg, err := clientcmd.BuildConfigFromFlags("", file)
+		cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig(t, c, harness.KubeconfigOptions{Token: token}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -122,7 +122,7 @@ func ask(t testing.TB, q harness.Question) *harness.Reply {
 // ipv6 tells whether this machine has ::1.
 func ipv6(t testing.TB) bool {
 	t.Helper()
-	c, err := net.ListenPacket("udp", "[::1]:0") //nolint:noctx // a bind does not wait
+	c, err := net.ListenPacket("udp", "[::1]:0")
 	if err != nil {
 		t.Logf("no IPv6 on this machine, so nothing is asked over it: %v", err)
 		return false

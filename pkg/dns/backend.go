@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"slices"
 	"strings"
 
 	etcd "github.com/coreos/etcd/client"
@@ -12,32 +13,42 @@ import (
 // errNoName is what SkyDNS answers NXDOMAIN.
 var errNoName = etcd.Error{Code: etcd.ErrorCodeKeyNotFound, Message: "no such name"}
 
+// kinds are the records that are wanted of a name: SkyDNS makes CNAME records
+// of an SRV record's target where it is asked for addresses, and SRV records
+// with port 0 of addresses.
+type kinds uint8
+
+const (
+	allKinds  kinds = iota // of a name that stands for itself
+	noPorts                // with an asterisk, for other types than SRV
+	onlyPorts              // with an asterisk, for SRV
+)
+
 // Records implements skydns.Backend: the records at name, fully qualified and
 // in lower case, with "*" in place of a namespace, Service, endpoint, port or
 // protocol for any. Where a name exists without records there are none and no
 // error.
+//
+// With an asterisk in it, a name has the records of other types than SRV;
+// SRVRecords has those.
 func (kd *KubeDNS) Records(name string, _ bool) ([]msg.Service, error) {
-	return kd.records(name, func(r *treecache.Records) []msg.Service {
-		if r.Target != "" && strings.Contains(name, "*") {
-			return nil // a CNAME tolerates nothing beside it (RFC 1034 section 3.6.2)
-		}
-		return r.Services(kd.tree.Zone(), kd.ttl)
-	})
-}
-
-// SRVRecords is Records for a question of type SRV: at a Service's own name
-// with an asterisk in it, it has every port.
-func (kd *KubeDNS) SRVRecords(name string) ([]msg.Service, error) {
-	if !strings.Contains(name, "*") {
-		return kd.Records(name, false)
+	if strings.Contains(name, "*") {
+		return kd.records(name, noPorts)
 	}
-	return kd.records(name, func(r *treecache.Records) []msg.Service {
-		return r.PortServices(treecache.Port{SRVs: r.SRVs}, kd.tree.Zone(), kd.ttl)
-	})
+	return kd.records(name, allKinds)
 }
 
-// records has what own makes of each Service, or what is below it.
-func (kd *KubeDNS) records(name string, own func(*treecache.Records) []msg.Service) ([]msg.Service, error) {
+// SRVRecords is Records for a question of type SRV: at a name with an asterisk
+// in it there are the records of ports and no others, at a Service's own those
+// of every port.
+func (kd *KubeDNS) SRVRecords(name string) ([]msg.Service, error) {
+	if strings.Contains(name, "*") {
+		return kd.records(name, onlyPorts)
+	}
+	return kd.records(name, allKinds)
+}
+
+func (kd *KubeDNS) records(name string, want kinds) ([]msg.Service, error) {
 	zone := kd.tree.Zone()
 	if name == zone {
 		return nil, nil
@@ -51,7 +62,7 @@ func (kd *KubeDNS) records(name string, own func(*treecache.Records) []msg.Servi
 	case top == "svc" && len(labels) == 1:
 		return nil, nil
 	case top == "svc":
-		return kd.below(labels[:len(labels)-1], own)
+		return kd.below(labels[:len(labels)-1], want)
 	case top == "pod" && len(labels) <= 2:
 		return nil, nil
 	case top == "pod" && len(labels) == 3:
@@ -68,7 +79,7 @@ func (kd *KubeDNS) record(host, name string) msg.Service {
 }
 
 // below is the records of a name left of svc and the zone.
-func (kd *KubeDNS) below(labels []string, own func(*treecache.Records) []msg.Service) ([]msg.Service, error) {
+func (kd *KubeDNS) below(labels []string, want kinds) ([]msg.Service, error) {
 	zone, n := kd.tree.Zone(), len(labels)
 	if n > 4 {
 		return nil, errNoName
@@ -88,10 +99,17 @@ func (kd *KubeDNS) below(labels []string, own func(*treecache.Records) []msg.Ser
 			found = true
 		case 2:
 			found = true
-			all = append(all, own(r)...)
+			switch {
+			case want == onlyPorts:
+				all = append(all, r.PortServices(treecache.Port{SRVs: r.SRVs}, zone, kd.ttl)...)
+			case want == noPorts && r.Target != "":
+				// A CNAME tolerates nothing beside it (RFC 1034 section 3.6.2).
+			default:
+				all = append(all, r.Services(zone, kd.ttl)...)
+			}
 		case 3:
 			at := r.LabelServices(labels[0], zone, kd.ttl)
-			if strings.Contains(labels[1], "*") || labels[0] == "*" || len(at) > 0 {
+			if want != onlyPorts {
 				all = append(all, at...)
 			}
 			found = found || len(at) > 0
@@ -102,7 +120,9 @@ func (kd *KubeDNS) below(labels []string, own func(*treecache.Records) []msg.Ser
 			for _, p := range r.Ports {
 				if matchUnderscored(labels[0], p.Name) && matchUnderscored(labels[1], p.Protocol) {
 					found = true
-					all = append(all, r.PortServices(p, zone, kd.ttl)...)
+					if want != noPorts {
+						all = append(all, r.PortServices(p, zone, kd.ttl)...)
+					}
 				}
 			}
 		}
@@ -111,12 +131,31 @@ func (kd *KubeDNS) below(labels []string, own func(*treecache.Records) []msg.Ser
 		_, found = kd.tree.Service([]byte(labels[0]), nil)
 	}
 	if found {
+		if want == onlyPorts {
+			all = uniqueTargets(all)
+		}
 		return all, nil
 	}
 	if target, ok := kd.Federated(labels); ok && target != "" {
 		return []msg.Service{kd.record(target, strings.Join(labels, ".")+".svc."+zone)}, nil
 	}
 	return nil, errNoName
+}
+
+// uniqueTargets leaves each pair of target and port once. SkyDNS does so as
+// well, but after it has given each of them its share of the weight.
+func uniqueTargets(all []msg.Service) []msg.Service {
+	type pair struct {
+		target string
+		port   int
+	}
+	seen := make(map[pair]struct{}, len(all))
+	return slices.DeleteFunc(all, func(s msg.Service) bool {
+		p := pair{s.Host, s.Port}
+		_, repeated := seen[p]
+		seen[p] = struct{}{}
+		return repeated
+	})
 }
 
 // matchUnderscored tells whether label, "_http", "*" or "_*", is the port or

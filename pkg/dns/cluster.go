@@ -90,11 +90,10 @@ func (c *cluster) informer(client rest.Interface, resource string, example runti
 				return nil, err
 			}
 			c.heard(resource)
-			return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+			return tap(w, func(e watch.Event) {
 				if e.Type != watch.Error {
 					c.heard(resource)
 				}
-				return e, true
 			}), nil
 		},
 	}
@@ -110,6 +109,41 @@ func (c *cluster) informer(client rest.Interface, resource string, example runti
 	}
 	return i
 }
+
+// tapped is a watch that tells of each event before it passes it on.
+// watch.Filter does so as well, but its goroutine waits for ever where the
+// watch is stopped with an event on its way.
+type tapped struct {
+	watch.Interface
+	events chan watch.Event
+	stop   func()
+}
+
+func tap(w watch.Interface, tell func(watch.Event)) watch.Interface {
+	done := make(chan struct{})
+	t := &tapped{w, make(chan watch.Event), sync.OnceFunc(func() {
+		close(done)
+		w.Stop()
+	})}
+	go func() {
+		defer close(t.events)
+		for e := range w.ResultChan() {
+			tell(e)
+			select {
+			case t.events <- e:
+			case <-done:
+				return
+			}
+		}
+	}()
+	return t
+}
+
+// Stop implements watch.Interface.
+func (t *tapped) Stop() { t.stop() }
+
+// ResultChan implements watch.Interface.
+func (t *tapped) ResultChan() <-chan watch.Event { return t.events }
 
 func (c *cluster) heard(resource string) {
 	c.contact.Store(time.Now().UnixNano())

@@ -72,7 +72,7 @@ type Options struct {
 }
 
 // syncKey stands in the queue behind all that the first list brought: once the
-// worker comes to it, the records are complete.
+// worker has come to it twice, the records are complete.
 var syncKey = treecache.Key{}
 
 func newKubeDNS(o Options, s source, m *metrics) *KubeDNS {
@@ -224,15 +224,22 @@ func (kd *KubeDNS) work(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+	again := true
 	for {
 		key, stop := kd.queue.Get()
-		if stop {
+		switch {
+		case stop:
 			return
-		}
-		if key == syncKey {
-			kd.becomeSynced()
-		} else {
+		case key != syncKey:
 			kd.rebuild(key)
+		case again:
+			// A Service that was touched while it was being built was queued
+			// anew only then, which may have been behind the end of the list:
+			// the records are complete after another turn.
+			again = false
+			kd.queue.Add(syncKey)
+		default:
+			kd.becomeSynced()
 		}
 		kd.queue.Done(key)
 	}

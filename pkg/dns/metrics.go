@@ -52,7 +52,12 @@ func (m *metrics) programmed(k treecache.Kind, d time.Duration) {
 }
 
 // Describe implements prometheus.Collector.
-func (kd *KubeDNS) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(kd, ch) }
+func (kd *KubeDNS) Describe(ch chan<- *prometheus.Desc) {
+	// These have no metric to be described by before something happened.
+	kd.metrics.programming.Describe(ch)
+	kd.metrics.apiserverErrors.Describe(ch)
+	prometheus.DescribeByCollect(kd, ch)
+}
 
 // Collect implements prometheus.Collector.
 func (kd *KubeDNS) Collect(ch chan<- prometheus.Metric) {

@@ -2,6 +2,7 @@ package dns
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,9 +85,11 @@ func trimService(s *corev1.Service) *service {
 			ips = []string{s.Spec.ClusterIP} // an object from before dual stack
 		}
 		for _, ip := range ips {
-			if addr, err := netip.ParseAddr(ip); err == nil {
-				t.clusterIPs = append(t.clusterIPs, addr.Unmap())
+			addr, err := netip.ParseAddr(ip)
+			if err != nil || slices.Contains(t.clusterIPs, addr.Unmap()) {
+				continue
 			}
+			t.clusterIPs = append(t.clusterIPs, addr.Unmap())
 		}
 	}
 	if len(s.Spec.Ports) > 0 {

@@ -33,7 +33,7 @@ func exchangeOver(ctx context.Context, network, server string, question *dns.Msg
 		return nil, err
 	}
 	conn := &dns.Conn{Conn: netConn, UDPSize: dns.DefaultMsgSize}
-	defer conn.Close() //nolint:errcheck // nothing was left unsent
+	defer conn.Close()
 	// A context that ends, by its deadline too, ends the reading and writing.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -54,7 +54,7 @@ func exchangeOver(ctx context.Context, network, server string, question *dns.Msg
 			}
 			return nil, err
 		}
-		malformed = fmt.Errorf("%w: %v", errMalformed, err)
+		malformed = fmt.Errorf("%w: %w", errMalformed, err)
 		if network == "tcp" {
 			return nil, malformed
 		}

@@ -167,7 +167,7 @@ func TestServers(t *testing.T) {
 }
 
 func TestServerIPv6(t *testing.T) {
-	c, err := net.ListenPacket("udp", "[::1]:0")
+	c, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", "[::1]:0")
 	if err != nil {
 		t.Skipf("no IPv6: %v", err)
 	}

@@ -108,15 +108,17 @@ func TestHTTPTimeout(t *testing.T) {
 		}
 	}
 	server.ReadHeaderTimeout /= 100
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- serveHTTP(ctx, server, l) }()
-	defer func() { cancel(); <-ended }()
-	conn, err := net.Dial("tcp", l.Addr().String())
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("serving HTTP: %v", err)
+		}
+	}()
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,14 +145,11 @@ func TestServeEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, l) }()
-	conn, err := net.Dial("tcp", l.Addr().String())
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,23 +162,18 @@ func TestServeEnds(t *testing.T) {
 	if _, err := bufio.NewReader(conn).ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
+	cancelled := time.Now()
 	cancel()
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Errorf("Serve: %v", err)
-		}
-	case <-time.After(time.Second):
-		t.Error("Serve has not ended 1s after its context")
-		<-ended
+	if err := <-ended; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+	if took := time.Since(cancelled); took > time.Second {
+		t.Errorf("Serve ended %v after its context, want 1s at the most", took)
 	}
 }
 
 func TestServeFails(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	_ = l.Close()
 	s, err := New(Config{Dnsmasq: "127.0.0.1:1", PollInterval: time.Second, MetricsPath: "/metrics"})
 	if err != nil {
@@ -191,10 +185,7 @@ func TestServeFails(t *testing.T) {
 }
 
 func TestRunAddressInUse(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	defer l.Close()
 	s, err := New(Config{Dnsmasq: "127.0.0.1:1", PollInterval: time.Second, MetricsPath: "/metrics", Listen: l.Addr().String()})
 	if err != nil {
@@ -283,7 +274,7 @@ func TestHTTPLoad(t *testing.T) {
 			defer tick.Stop()
 			for range each {
 				<-tick.C
-				resp, err := s.client.Get(s.url + "/healthcheck/" + probes[i%2].Label)
+				resp, err := s.get(t.Context(), "/healthcheck/"+probes[i%2].Label)
 				if err != nil {
 					t.Errorf("health: %v", err)
 					return
@@ -300,11 +291,7 @@ func TestHTTPLoad(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	took := time.Since(began)
-	t.Logf("%d requests in %v", workers*each, took)
-	if limit := 4 * time.Second; took > limit {
-		t.Errorf("%d requests took %v, want %v at the most", workers*each, took, limit)
-	}
+	t.Logf("%d requests in %v", workers*each, time.Since(began))
 	m := s.metrics(t)
 	for _, p := range probes {
 		if n := m[`kubedns_probe_duration_seconds_count{probe="`+p.Label+`"}`]; n < 50 {

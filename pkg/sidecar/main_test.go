@@ -48,10 +48,7 @@ func start(t *testing.T, cfg Config) *instance {
 	if err != nil {
 		t.Fatalf("New(%+v): %v", cfg, err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, l) }()
@@ -71,10 +68,23 @@ func start(t *testing.T, cfg Config) *instance {
 	return &instance{"http://" + l.Addr().String(), &http.Client{Transport: transport, Timeout: 10 * time.Second}}
 }
 
+// get asks for path, "/metrics".
+func (i *instance) get(ctx context.Context, path string) (*http.Response, error) {
+	return get(ctx, i.client, i.url+path)
+}
+
+func get(ctx context.Context, client *http.Client, url string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return client.Do(req)
+}
+
 // health returns what the health path of the probe label says.
 func (i *instance) health(t *testing.T, label string) health {
 	t.Helper()
-	resp, err := i.client.Get(i.url + "/healthcheck/" + label)
+	resp, err := i.get(t.Context(), "/healthcheck/"+label)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +105,7 @@ func (i *instance) health(t *testing.T, label string) health {
 
 func (i *instance) metrics(t *testing.T) map[string]float64 {
 	t.Helper()
-	resp, err := i.client.Get(i.url + "/metrics")
+	resp, err := i.get(t.Context(), "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,15 +147,26 @@ func waitUntil(t *testing.T, deadline time.Time, what string, condition func() b
 	}
 }
 
+// listen listens on a free port of 127.0.0.1.
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
 // freeAddr returns a port of 127.0.0.1 that nobody uses, over UDP or TCP.
 func freeAddr(t *testing.T) string {
 	t.Helper()
+	var config net.ListenConfig
 	for range 20 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := net.ListenPacket("udp", l.Addr().String())
+		c, err := config.ListenPacket(t.Context(), "udp", l.Addr().String())
 		_ = l.Close()
 		if err == nil {
 			_ = c.Close()

@@ -16,7 +16,7 @@ import (
 func gather(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	recorder := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/", nil))
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
 	return parseMetrics(t, recorder.Body)
 }
 

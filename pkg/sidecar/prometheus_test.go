@@ -3,6 +3,7 @@ package sidecar
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -89,8 +90,8 @@ func startPrometheus(t *testing.T, path, target string) string {
 // hasResult reports whether Prometheus has a sample that the query selects.
 func hasResult(t *testing.T, prometheus, query string) bool {
 	t.Helper()
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Get(prometheus + "/api/v1/query?query=" + url.QueryEscape(query))
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := get(t.Context(), client, prometheus+"/api/v1/query?query="+url.QueryEscape(query))
 	if err != nil {
 		return false // it has not started yet
 	}
@@ -115,7 +116,7 @@ func TestPromtool(t *testing.T) {
 	oldNames := regexp.MustCompile(`^kubedns_(dnsmasq_(hits|misses|evictions|insertions|errors)|probe_kubedns_(latency_ms|errors)) `)
 	s := start(t, Config{Probes: []Probe{{Label: "kubedns", Server: freeAddr(t), Name: "example.org.", Interval: defaultInterval, Qtype: dns.TypeA}}})
 	waitFor(t, "a probe", func() bool { return s.health(t, "kubedns").Err == "connection refused" })
-	resp, err := s.client.Get(s.url + "/metrics")
+	resp, err := s.get(t.Context(), "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +124,8 @@ func TestPromtool(t *testing.T) {
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), path, "check", "metrics")
 	cmd.Stdin = resp.Body
 	out, err := cmd.CombinedOutput()
-	if _, ok := err.(*exec.ExitError); err != nil && !ok { // it exits with 3 when it has something to say
+	var exit *exec.ExitError // it exits with 3 when it has something to say
+	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
 	var excused []string

@@ -44,7 +44,10 @@ type process struct {
 // startProcess starts a program, which is killed when the test ends.
 func startProcess(t *testing.T, env []string, path string, args ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(path, args...), ended: make(chan struct{}), output: new(strings.Builder)}
+	p := &process{
+		cmd:   exec.CommandContext(context.WithoutCancel(t.Context()), path, args...),
+		ended: make(chan struct{}), output: new(strings.Builder),
+	}
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
 	if err := p.cmd.Start(); err != nil {
@@ -144,7 +147,7 @@ func buildKubeDNS(t *testing.T) string {
 		t.Skip("this tree has no cmd/kube-dns")
 	}
 	path := filepath.Join(t.TempDir(), "kube-dns")
-	if out, err := exec.Command("go", "build", "-o", path, "kubedns/cmd/kube-dns").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "kubedns/cmd/kube-dns").CombinedOutput(); err != nil {
 		t.Fatalf("building kube-dns: %v\n%s", err, out)
 	}
 	return path
@@ -168,9 +171,9 @@ func startKubeDNS(t *testing.T, path, addr, metricsAddr string) (stop func()) {
 	}
 	p := startProcess(t, []string{"PROMETHEUS_PORT=" + metricsPort}, path, "--domain=cluster.local.", "--manifests=testdata/manifests",
 		"--dns-bind-address="+host, "--dns-port="+port, "--healthz-port="+healthzPort, "--v=2")
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Second}
 	waitFor(t, "kube-dns is ready", func() bool {
-		resp, err := client.Get("http://127.0.0.1:" + healthzPort + "/readiness")
+		resp, err := get(t.Context(), client, "http://127.0.0.1:"+healthzPort+"/readiness")
 		if err != nil {
 			return false
 		}
@@ -293,7 +296,7 @@ func watchCounters(ctx context.Context, t *testing.T, s *instance) (stop func())
 				return
 			case <-tick.C:
 			}
-			resp, err := s.client.Get(s.url + "/metrics")
+			resp, err := s.get(context.WithoutCancel(ctx), "/metrics") // stop lets it end
 			if err != nil {
 				t.Errorf("watching counters: %v", err)
 				return

@@ -153,7 +153,9 @@ func serveHTTP(ctx context.Context, server *http.Server, l net.Listener) error {
 		glog.Warningf("sidecar: cutting off HTTP requests: %v", err)
 		_ = server.Close()
 	}
-	<-ended
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		glog.Warningf("sidecar: serving HTTP, as it was to end: %v", err)
+	}
 	return nil
 }
 

@@ -189,7 +189,7 @@ func (p *Player) play(t *testing.T, c *Case) {
 	t.Helper()
 	var applied []*unstructured.Unstructured
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:usetesting // t.Context is done in a cleanup
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // t.Context is done by now
 		defer cancel()
 		for _, o := range slices.Backward(applied) {
 			if err := p.Cluster.Delete(ctx, o); err != nil {
@@ -199,13 +199,7 @@ func (p *Player) play(t *testing.T, c *Case) {
 	})
 	for i, step := range c.Steps {
 		if step.NextSecond {
-			before := time.Now().Unix()
-			Eventually(t, 2*time.Second, func() error {
-				if time.Now().Unix() == before {
-					return errors.New("it is still the same second")
-				}
-				return nil
-			})
+			NextSecond(t)
 		}
 		objects, err := DecodeObjects(step.Apply)
 		if err != nil {
@@ -233,6 +227,19 @@ func (p *Player) play(t *testing.T, c *Case) {
 			}
 		}
 	}
+}
+
+// NextSecond waits until the clock shows another second: an object made then
+// has a later creation time than those made before.
+func NextSecond(t testing.TB) {
+	t.Helper()
+	before := time.Now().Unix()
+	Eventually(t, 2*time.Second, func() error {
+		if time.Now().Unix() == before {
+			return errors.New("it is still the same second")
+		}
+		return nil
+	})
 }
 
 // await asks e of every server until the replies are right or the deadline has
@@ -456,9 +463,7 @@ func parseObjectName(text string) (*unstructured.Unstructured, error) {
 	return nil, fmt.Errorf("object %q: unknown kind", text)
 }
 
-// kinds are the kinds of object that cases may have.
-//
-//nolint:gochecknoglobals // never written
+// kinds are the kinds of object that cases may have. It is never written.
 var kinds = []struct {
 	kind       string
 	resource   schema.GroupVersionResource

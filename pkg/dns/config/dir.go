@@ -255,7 +255,7 @@ func readFile(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("reading file: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // nothing was written
+	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err != nil {
 		return "", fmt.Errorf("reading file: %w", err)

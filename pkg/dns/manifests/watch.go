@@ -52,7 +52,7 @@ func Watch(ctx context.Context, dir string, report func(*Objects, []string, erro
 	if err != nil {
 		glog.Warningf("manifests: looking at %s every %v, as events cannot be had: %v", dir, pollInterval, err)
 	} else {
-		defer fsw.Close() // ends its goroutine; nothing to be done about an error
+		defer func() { _ = fsw.Close() }() // ends its goroutine; nothing to be done about an error
 		f.watch = &dirWatch{dir: dir, fsw: fsw}
 	}
 	f.run(ctx)
@@ -133,7 +133,7 @@ func (f *follower) read() {
 
 func sameError(a, b error) bool {
 	if a == nil || b == nil {
-		return a == b
+		return a == nil && b == nil
 	}
 	return a.Error() == b.Error()
 }

@@ -66,6 +66,7 @@ func (r *reports) failure(what, part string) {
 // bothWays runs test with a directory that is followed by events alone, then by
 // polling alone. start starts to follow, until the test ends.
 func bothWays(t *testing.T, test func(t *testing.T, start func(dir string) *reports)) {
+	t.Helper()
 	for _, way := range []string{"events", "polling"} {
 		t.Run(way, func(t *testing.T) {
 			test(t, func(dir string) *reports {

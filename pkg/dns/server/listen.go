@@ -78,7 +78,6 @@ func (s *Server) Serve(ctx context.Context, l *Listeners) error {
 	}
 	run(func() error { return s.serveTCP(ctx, l.tcp) })
 	wg.Wait()
-	s.slow.Wait()
 	close(errs)
 	var err error
 	for e := range errs {

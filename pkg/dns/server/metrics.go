@@ -37,7 +37,7 @@ var causeNames = [causes]string{"", "nxdomain", "nodata", "truncated", "refused"
 
 // causeOf is an answer's cause; each answer has one at most. Overflow is an
 // answer over TCP that is cut, which over UDP is truncated.
-func causeOf(rcode int, answers uint16, truncated bool) cause {
+func causeOf(rcode int, answers uint16, truncated, tcp bool) cause {
 	switch {
 	case rcode == dns.RcodeNameError:
 		return causeNXDomain
@@ -45,6 +45,8 @@ func causeOf(rcode int, answers uint16, truncated bool) cause {
 		return causeRefused
 	case rcode == dns.RcodeServerFailure:
 		return causeServfail
+	case truncated && tcp:
+		return causeOverflow
 	case truncated:
 		return causeTruncated
 	case rcode == dns.RcodeSuccess && answers == 0:

@@ -19,6 +19,8 @@ const (
 	bitRA = 1 << 7
 	bitAD = 1 << 5
 	bitCD = 1 << 4
+
+	maskOpcode = 0xf << 11
 )
 
 // query is a question taken apart in place. It refers to the message it was
@@ -45,11 +47,10 @@ type query struct {
 
 // What is wrong with a message, for the one switch that makes an answer of it.
 var (
-	errDrop     = errors.New("not a question to answer") // silence
-	errFormat   = errors.New("malformed")                // FORMERR
-	errOpcode   = errors.New("opcode")                   // NOTIMP
-	errVersion  = errors.New("EDNS version")             // BADVERS
-	errTransfer = errors.New("zone transfer")            // REFUSED
+	errDrop    = errors.New("not a question to answer") // silence
+	errFormat  = errors.New("malformed")                // FORMERR
+	errOpcode  = errors.New("opcode")                   // NOTIMP
+	errVersion = errors.New("EDNS version")             // BADVERS
 )
 
 // name is the question's name in wire form, in lower case.
@@ -83,7 +84,7 @@ func (q *query) parse(msg []byte) error {
 	if q.flags&bitQR != 0 {
 		return errDrop // a reply: answering it could make a loop
 	}
-	if q.flags>>11&0xf != dns.OpcodeQuery {
+	if q.flags&maskOpcode != dns.OpcodeQuery<<11 {
 		return errOpcode
 	}
 	// RFC 9619: a query has one question.

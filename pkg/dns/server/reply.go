@@ -36,16 +36,18 @@ func (r *reply) start(q *query, buf []byte, limit int) {
 	if q.edns {
 		limit -= optLen
 	}
-	r.buf, r.limit = append(buf[:0], q.msg[:max(q.qend, headerLen)]...), limit
+	r.limit = limit
+	r.buf = buf[:0]
+	r.buf = append(r.buf, q.msg[:max(q.qend, headerLen)]...)
 	r.answers, r.authority, r.additional, r.truncated = 0, 0, 0, false
 }
 
 // finish writes the header and, where the question had one, OPT. size is our
 // own UDP payload size.
 func (r *reply) finish(q *query, rcode int, flags, size uint16) []byte {
-	// RD and CD are copied (RFC 1035 section 4.1.1, RFC 4035 section 3.1.6);
-	// what is in Z and AD is not.
-	bits := bitQR | flags | q.flags&(bitRD|bitCD) | uint16(rcode&0xf)
+	// The opcode, RD and CD are copied (RFC 1035 section 4.1.1, RFC 4035
+	// section 3.1.6); what is in Z and AD is not.
+	bits := bitQR | flags | q.flags&(maskOpcode|bitRD|bitCD) | uint16(rcode&0xf)
 	if r.truncated {
 		bits |= bitTC
 	}
@@ -67,12 +69,6 @@ func (r *reply) finish(q *query, rcode int, flags, size uint16) []byte {
 	}
 	binary.BigEndian.PutUint16(r.buf[10:], r.additional)
 	return r.buf
-}
-
-// clearRecords takes all records away again.
-func (r *reply) clearRecords(q *query) {
-	r.buf = r.buf[:max(q.qend, headerLen)]
-	r.answers, r.authority, r.additional, r.truncated = 0, 0, 0, false
 }
 
 // fits tells whether n octets more fit.

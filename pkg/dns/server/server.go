@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"strings"
@@ -75,11 +76,12 @@ type Server struct {
 	maxTCP    int
 	metrics   *metrics
 
-	rotation atomic.Uint32
-	asked    atomic.Int64 // when the last question came, in Unix nanoseconds
+	asked atomic.Int64 // when the last question came, in Unix nanoseconds
 
 	panics panicLog
-	slow   sync.WaitGroup // questions that are answered on goroutines of their own
+
+	wildcards     atomic.Int32  // names with an asterisk that wait or are answered
+	wildcardSlots chan struct{} // those that are answered
 }
 
 // New makes a server; it listens once Run is called.
@@ -108,6 +110,9 @@ func New(o Options) (*Server, error) {
 		tcpIdle:   o.TCPIdleTimeout,
 		maxTCP:    o.MaxTCPConnections,
 		metrics:   newMetrics(o.Namespace, o.Subsystem),
+
+		// Half of the processors, so that they never keep the direct way.
+		wildcardSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 	var err error
 	cfg := skydns.Config{Domain: o.Tree.Zone(), Ttl: o.TTL, MinTtl: o.NegativeTTL, RoundRobin: true, NoRec: true}
@@ -136,9 +141,13 @@ func (s *Server) LastQuestion() time.Time {
 
 // worker is what one goroutine needs to answer one question after another.
 type worker struct {
-	s *Server
-	q query
-	r reply
+	s   *Server
+	q   query
+	r   reply
+	tcp bool // how the question came
+	// slow are the questions that are answered on goroutines of their own.
+	// Whoever has the worker waits for them in the end.
+	slow sync.WaitGroup
 }
 
 func (s *Server) newWorker() *worker {
@@ -148,7 +157,8 @@ func (s *Server) newWorker() *worker {
 }
 
 // respond is how an answer that takes longer gets back to the client; it is
-// called at most once, from any goroutine, and does not keep its argument.
+// called once, from any goroutine, and does not keep its argument, which is
+// empty where nothing is to be written.
 type respond func(reply []byte)
 
 // handle answers msg. The answer is in buf's array where that is large enough;
@@ -158,9 +168,11 @@ type respond func(reply []byte)
 func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, later func() respond) (out []byte) {
 	start := time.Now()
 	s, q, r := w.s, &w.q, &w.r
+	w.tcp = tcp
+	sys := systemAuth
 	defer func() {
 		if p := recover(); p != nil {
-			out = s.recovered(p, q, r, buf)
+			out = w.recovered(p, start, sys, buf)
 		}
 	}()
 	err := q.parse(msg)
@@ -169,7 +181,7 @@ func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, later fu
 	}
 	limit := s.limit(q, tcp)
 	r.start(q, buf, limit)
-	sys := s.classify(q)
+	sys = s.classify(q)
 	if err != nil {
 		return w.done(start, sys, errorRcode(err), 0)
 	}
@@ -189,7 +201,7 @@ func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, later fu
 			v = s.zone.reverse(q, r)
 			break
 		}
-		v = s.zone.resolve(q, r, s.rotation.Add(1))
+		v = s.zone.resolve(q, r, rand.Uint32())
 		if v.way == wayFederation {
 			if _, ok := s.backend.Federated(q.labelStrings(3)); !ok {
 				v.way = wayDirect
@@ -199,14 +211,19 @@ func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, later fu
 	if v.way == wayDirect {
 		return w.done(start, sys, v.rcode, bitAA|bitRA)
 	}
-	s.later(ctx, start, sys, v, msg, limit, tcp, later())
+	if v.way == wayWildcard && s.wildcards.Add(1) > maxWildcards {
+		s.wildcards.Add(-1)
+		return w.done(start, sys, dns.RcodeServerFailure, bitAA|bitRA)
+	}
+	w.later(ctx, start, sys, v, msg, limit, later())
 	return nil
 }
 
 // done finishes the reply in w and counts it.
 func (w *worker) done(start time.Time, sys system, rcode int, flags uint16) []byte {
-	w.s.metrics.answered(sys, time.Since(start), len(w.r.buf), causeOf(rcode, w.r.answers, w.r.truncated))
-	return w.r.finish(&w.q, rcode, flags, w.s.udpSize)
+	out := w.r.finish(&w.q, rcode, flags, w.s.udpSize)
+	w.s.metrics.answered(sys, time.Since(start), len(out), causeOf(rcode, w.r.answers, w.r.truncated, w.tcp))
+	return out
 }
 
 // limit is how long the reply may be: over UDP the smaller of what the client
@@ -267,15 +284,14 @@ func (s *Server) otherClass(q *query, r *reply) int {
 }
 
 // recovered answers a question during which something panicked.
-func (s *Server) recovered(p any, q *query, r *reply, buf []byte) []byte {
-	s.metrics.panics.Inc()
-	s.panics.log(p, q.msg)
-	if len(q.msg) < headerLen || q.flags&bitQR != 0 {
+func (w *worker) recovered(p any, start time.Time, sys system, buf []byte) []byte {
+	w.s.metrics.panics.Inc()
+	w.s.panics.log(p, w.q.msg)
+	if len(w.q.msg) < headerLen || w.q.flags&bitQR != 0 {
 		return nil
 	}
-	r.start(q, buf, dns.MinMsgSize)
-	s.metrics.answered(systemAuth, 0, len(r.buf), causeServfail)
-	return r.finish(q, dns.RcodeServerFailure, bitRA, s.udpSize)
+	w.r.start(&w.q, buf, dns.MinMsgSize)
+	return w.done(start, sys, dns.RcodeServerFailure, bitRA)
 }
 
 // panicLog logs a panic with its question and stack, once a second at most.

@@ -3,7 +3,10 @@ package server
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"slices"
+	"strings"
 
 	"github.com/miekg/dns"
 	"github.com/skynetservices/skydns/msg"
@@ -76,11 +79,12 @@ func (s *Server) wildcard(req *dns.Msg) *dns.Msg {
 	}
 	m.Authoritative = true
 	m.Ns, m.Extra = nil, withoutOPT(m.Extra)
-	for _, rr := range m.Answer {
-		if srv, ok := rr.(*dns.SRV); ok && srv.Weight == 0 {
-			srv.Weight = 1
-		}
+	m.Answer = slices.DeleteFunc(m.Answer, func(rr dns.RR) bool { return !isWildcardAnswer(rr, question) })
+	if len(m.Answer) == 0 {
+		m.Extra = nil
 	}
+	// SkyDNS rotates addresses only.
+	rand.Shuffle(len(m.Answer), func(i, j int) { m.Answer[i], m.Answer[j] = m.Answer[j], m.Answer[i] })
 	switch {
 	case len(m.Answer) > 0 || m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError:
 	case question.Qtype == dns.TypeANY && m.Rcode == dns.RcodeSuccess:
@@ -92,6 +96,23 @@ func (s *Server) wildcard(req *dns.Msg) *dns.Msg {
 		m.Ns = []dns.RR{s.soa()}
 	}
 	return m
+}
+
+// isWildcardAnswer tells whether SkyDNS's record is one that the name has. At a
+// port's name SkyDNS has a CNAME for each target in place of addresses, and at
+// an address an SRV record for port 0. A weight of 0 becomes 1.
+func isWildcardAnswer(rr dns.RR, question dns.Question) bool {
+	if rr.Header().Rrtype != question.Qtype || !strings.EqualFold(rr.Header().Name, question.Name) {
+		return false
+	}
+	switch rr := rr.(type) {
+	case *dns.A, *dns.AAAA:
+		return true
+	case *dns.SRV:
+		rr.Weight = max(rr.Weight, 1)
+		return rr.Port != 0
+	}
+	return false
 }
 
 func withoutOPT(extra []dns.RR) []dns.RR {

@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,39 +18,55 @@ import (
 // before a client gives up, which is after 5 s (resolv.conf(5)).
 const answerTimeout = 3700 * time.Millisecond
 
+// maxWildcards is how many names with an asterisk may wait for their answer.
+// One such name can have thousands of records, and costs as many times more
+// than others.
+const maxWildcards = 1000
+
 // maxHops is how many names a chain of CNAME records may have.
 const maxHops = 16
 
 // later answers on a goroutine of its own what the direct way does not. msg is
 // copied: it is the reader's again when later returns.
-func (s *Server) later(ctx context.Context, start time.Time, sys system, v verdict, msg []byte, limit int, tcp bool, send respond) {
+func (w *worker) later(ctx context.Context, start time.Time, sys system, v verdict, msg []byte, limit int, send respond) {
+	s, tcp := w.s, w.tcp
 	msg = append([]byte(nil), msg...)
-	s.slow.Go(func() {
+	w.slow.Go(func() {
+		if v.way == wayWildcard {
+			defer s.wildcards.Add(-1)
+		}
 		w := s.newWorker()
-		defer func() {
-			if p := recover(); p != nil {
-				send(s.recovered(p, &w.q, &w.r, nil))
-			}
-		}()
-		if err := w.q.parse(msg); err != nil {
-			return // it was parsed before
-		}
-		req := new(dns.Msg)
-		if err := req.Unpack(msg); err != nil || len(req.Question) != 1 {
-			w.r.start(&w.q, nil, limit)
-			send(w.done(start, sys, dns.RcodeFormatError, 0))
-			return
-		}
-		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-		defer cancel()
-		m := s.answerSlowly(ctx, v, w, req, tcp)
-		if glog.V(4) {
-			glog.Infof("server: %s: %s, %d answers", describe(msg), dns.RcodeToString[m.Rcode], len(m.Answer))
-		}
-		out := s.pack(m, req, &w.q, limit)
-		s.metrics.answered(sys, time.Since(start), len(out), causeOf(m.Rcode, uint16(len(m.Answer)), m.Truncated))
-		send(out)
+		w.tcp = tcp
+		send(w.slowReply(ctx, start, sys, v, msg, limit))
 	})
+}
+
+// slowReply is the answer that takes longer. A panic on the way is caught and
+// answered SERVFAIL.
+func (w *worker) slowReply(ctx context.Context, start time.Time, sys system, v verdict, msg []byte, limit int) (out []byte) {
+	s := w.s
+	defer func() {
+		if p := recover(); p != nil {
+			out = w.recovered(p, start, sys, nil)
+		}
+	}()
+	if err := w.q.parse(msg); err != nil {
+		return nil // it was parsed before
+	}
+	req := new(dns.Msg)
+	if err := req.Unpack(msg); err != nil || len(req.Question) != 1 {
+		w.r.start(&w.q, nil, limit)
+		return w.done(start, sys, dns.RcodeFormatError, 0)
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	m := s.answerSlowly(ctx, v, w, req, w.tcp)
+	if glog.V(4) {
+		glog.Infof("server: %s: %s, %d answers", describe(msg), dns.RcodeToString[m.Rcode], len(m.Answer))
+	}
+	out = s.pack(m, req, &w.q, limit)
+	s.metrics.answered(sys, time.Since(start), len(out), causeOf(m.Rcode, uint16(len(m.Answer)), m.Truncated, w.tcp))
+	return out
 }
 
 // answerSlowly makes the answer; its header's flags but for the rcode, and
@@ -59,7 +77,13 @@ func (s *Server) answerSlowly(ctx context.Context, v verdict, w *worker, req *dn
 	question := req.Question[0]
 	switch v.way {
 	case wayWildcard:
-		return s.wildcard(req)
+		select {
+		case s.wildcardSlots <- struct{}{}:
+			defer func() { <-s.wildcardSlots }()
+			return s.wildcard(req)
+		case <-ctx.Done():
+			m.Rcode = dns.RcodeServerFailure
+		}
 	case wayExternal:
 		s.chain(ctx, m, question, v.records.Target, tcp)
 	case wayFederation:
@@ -172,8 +196,8 @@ func (s *Server) upstream(ctx context.Context, m *dns.Msg, question dns.Question
 	if reply.Rcode != dns.RcodeSuccess && reply.Rcode != dns.RcodeNameError {
 		return "", 0, false
 	}
-	name := question.Name
-	for range maxHops {
+	name, links := question.Name, 0
+	for ; links < maxHops; links++ {
 		next := ""
 		for _, rr := range reply.Answer {
 			if c, isCNAME := rr.(*dns.CNAME); isCNAME && strings.EqualFold(c.Hdr.Name, name) {
@@ -185,7 +209,11 @@ func (s *Server) upstream(ctx context.Context, m *dns.Msg, question dns.Question
 		}
 		name = next
 	}
+	if links == maxHops {
+		return "", 0, false // too long, or a loop
+	}
 	m.Answer = append(m.Answer, reply.Answer...)
+	m.Truncated = m.Truncated || reply.Truncated
 	has := false
 	for _, rr := range reply.Answer {
 		has = has || rr.Header().Rrtype == question.Qtype && strings.EqualFold(rr.Header().Name, name)
@@ -209,7 +237,7 @@ func (s *Server) local(question dns.Question) (*dns.Msg, verdict, *query) {
 		return nil, verdict{}, nil
 	}
 	w.r.start(&w.q, nil, dns.MaxMsgSize)
-	v := s.zone.resolve(&w.q, &w.r, s.rotation.Add(1))
+	v := s.zone.resolve(&w.q, &w.r, rand.Uint32())
 	m := new(dns.Msg)
 	if err := m.Unpack(w.r.finish(&w.q, v.rcode, bitAA|bitRA, s.udpSize)); err != nil {
 		return nil, verdict{}, nil
@@ -279,9 +307,15 @@ func optOnly(extra []dns.RR) []dns.RR {
 	return nil
 }
 
+// onlyNS tells whether an authority section has nothing that a negative or a
+// signed answer needs.
+func onlyNS(rrs []dns.RR) bool {
+	return !slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS })
+}
+
 // fit packs m so that it takes limit octets at most: the additional section
-// goes first, then TC is set and as many answers stay as fit (RFC 2181
-// section 9).
+// goes first, then the names of nameservers beside an answer, then TC is set
+// and as many answers stay as fit (RFC 2181 section 9).
 func fit(m *dns.Msg, limit int) ([]byte, error) {
 	wire, err := m.Pack()
 	if err == nil && len(wire) <= limit {
@@ -292,6 +326,12 @@ func fit(m *dns.Msg, limit int) ([]byte, error) {
 	}
 	if opt := optOnly(m.Extra); len(opt) < len(m.Extra) {
 		m.Extra = opt
+		if wire, err = m.Pack(); err == nil && len(wire) <= limit {
+			return wire, nil
+		}
+	}
+	if len(m.Answer) > 0 && onlyNS(m.Ns) {
+		m.Ns = nil
 		if wire, err = m.Pack(); err == nil && len(wire) <= limit {
 			return wire, nil
 		}

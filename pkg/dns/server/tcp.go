@@ -69,11 +69,9 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 	defer stop()
 
 	var (
-		wg      sync.WaitGroup // answers under way
-		mu      sync.Mutex     // writes
+		mu      sync.Mutex // writes
 		pending = make(chan struct{}, maxPipelined)
 	)
-	defer wg.Wait()
 	// write sends a reply that has room for its length before it. A client
 	// that does not read loses the connection.
 	write := func(framed []byte) bool {
@@ -90,6 +88,7 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 		return err == nil
 	}
 	w := s.newWorker()
+	defer w.slow.Wait()
 	var length [2]byte
 	var msg, buf []byte
 	for {
@@ -111,21 +110,25 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 		s.asked.Store(time.Now().UnixNano())
 		reply := w.handle(ctx, msg, buf, true, func() respond {
 			pending <- struct{}{}
-			wg.Add(1)
 			return func(reply []byte) {
-				defer wg.Done()
+				defer func() { <-pending }()
 				if len(reply) > 0 {
 					write(append(make([]byte, 2, 2+len(reply)), reply...))
 				}
-				<-pending
 			}
 		})
+		if cap(msg) > maxQuery {
+			msg, w.q.msg = nil, nil // an open connection keeps no more than it needs
+		}
 		if reply == nil {
 			continue
 		}
-		buf = reply[:0]
 		if !write(append(make([]byte, 2, 2+len(reply)), reply...)) {
 			return
+		}
+		buf = reply[:0]
+		if cap(buf) > maxQuery {
+			buf, w.r.buf, w.r.targets = nil, nil, nil
 		}
 	}
 }

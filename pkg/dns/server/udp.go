@@ -114,11 +114,17 @@ func setUDPOptions(fd int, addr netip.Addr) error {
 		return nil
 	}
 	// A reply must come from the address that was asked, which a socket bound
-	// to any address has to be told.
-	if addr.Is4() {
-		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+	// to any address has to be told. Package net makes one socket for both
+	// families of 0.0.0.0 as well as of ::, on which IPv4 addresses are mapped;
+	// only where the system has no IPv6 is it one of IPv4.
+	err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	if errors.Is(err, unix.ENOPROTOOPT) || errors.Is(err, unix.EOPNOTSUPP) {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 	}
-	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	if err != nil {
+		return fmt.Errorf("packet information: %w", err)
+	}
+	return nil
 }
 
 // read waits for datagrams and returns how many there are.
@@ -155,6 +161,7 @@ func (u *udpSocket) flush(n int) error {
 // serve answers until the socket is closed.
 func (u *udpSocket) serve(ctx context.Context, s *Server) error {
 	w := s.newWorker()
+	defer w.slow.Wait()
 	for {
 		n, err := u.read()
 		if errors.Is(err, net.ErrClosed) {
@@ -208,7 +215,8 @@ func fixControl(control []byte) bool {
 		clear(data[:4]) // ipi_ifindex
 		return true
 	case level == unix.IPPROTO_IPV6 && kind == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
-		if addr := netip.AddrFrom16([16]byte(data[:16])); !addr.IsLinkLocalUnicast() {
+		// An IPv4 link-local address, such as a node-local cache's, has no zone.
+		if addr := netip.AddrFrom16([16]byte(data[:16])); !addr.IsLinkLocalUnicast() || addr.Is4In6() {
 			clear(data[16:20]) // ipi6_ifindex
 		}
 		return true

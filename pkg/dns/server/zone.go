@@ -85,7 +85,9 @@ func (z *zone) offset(q *query) int {
 }
 
 // resolve answers a question whose name the zone holds. rotate decides with
-// which of equal records the answer begins.
+// which of equal records the answer begins. It is to be random: of a number
+// that counts questions, a client that asks for A and AAAA in turn would see
+// every other value alone.
 func (z *zone) resolve(q *query, r *reply, rotate uint32) verdict {
 	n := q.nlabels - z.labels // labels left of the zone
 	if n == 0 {
@@ -192,16 +194,35 @@ func (z *zone) addresses(q *query, r *reply, all []treecache.Address, own bool, 
 	if q.qtype != dns.TypeA && q.qtype != dns.TypeAAAA {
 		return z.otherType(q, r)
 	}
+	answered := func(a *treecache.Address) bool {
+		return a.Addr.Is4() == (q.qtype == dns.TypeA) && !(a.Repeated && own)
+	}
+	n := uint32(0)
+	for i := range all {
+		if answered(&all[i]) {
+			n++
+		}
+	}
+	if n == 0 {
+		return z.nodata(q, r)
+	}
+	// Those that are not answered do not count, or what follows them would be
+	// first more often than the others.
 	at := 0
-	if len(all) > 1 {
-		at = int(rotate % uint32(len(all)))
+	for skip := rotate % n; ; at++ {
+		if answered(&all[at]) {
+			if skip == 0 {
+				break
+			}
+			skip--
+		}
 	}
 	for range all {
 		a := &all[at]
 		if at++; at == len(all) {
 			at = 0
 		}
-		if a.Addr.Is4() != (q.qtype == dns.TypeA) || a.Repeated && own {
+		if !answered(a) {
 			continue
 		}
 		if !r.address(nameAt, a.Addr) {
@@ -209,9 +230,6 @@ func (z *zone) addresses(q *query, r *reply, all []treecache.Address, own bool, 
 			return verdict{}
 		}
 		r.answers++
-	}
-	if r.answers == 0 {
-		return z.nodata(q, r)
 	}
 	return verdict{}
 }

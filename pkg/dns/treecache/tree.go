@@ -99,7 +99,8 @@ func (t *Tree) Replace(key Key, next *Records, now time.Time) bool {
 		wire := make([]byte, 0, len(key.Name)+len(key.Namespace)+2+len(t.suffix))
 		wire = append(append(wire, byte(len(key.Name))), key.Name...)
 		wire = append(append(wire, byte(len(key.Namespace))), key.Namespace...)
-		next.wire = append(wire, t.suffix...)
+		wire = append(wire, t.suffix...)
+		next.wire = wire
 	}
 
 	t.mu.Lock()

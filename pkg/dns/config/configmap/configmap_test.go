@@ -384,6 +384,7 @@ func (r *run) drained() {
 
 // Both ways to list: API servers before Kubernetes 1.32 cannot stream.
 func bothWays(t *testing.T, test func(t *testing.T, s *apiServer)) {
+	t.Helper()
 	for _, streaming := range []bool{false, true} {
 		t.Run(fmt.Sprintf("streaming=%v", streaming), func(t *testing.T) {
 			test(t, newAPIServer(t, streaming))
@@ -494,8 +495,8 @@ func TestDownAtStart(t *testing.T) {
 		s.set("kube-dns", configMap("kube-dns", upstream(1)))
 		s.down = http.StatusForbidden
 		r := start(t, s.client())
-		r.waitError("listing ConfigMap kube-system/kube-dns: ")
-		r.waitError("listing ConfigMap kube-system/kube-dns: ")
+		_ = r.waitError("listing ConfigMap kube-system/kube-dns: ")
+		_ = r.waitError("listing ConfigMap kube-system/kube-dns: ")
 		r.drained()
 		s.with(func() { s.down = 0 })
 		r.wait("up", func(u config.Update) bool { return is(u, 1) })
@@ -509,8 +510,8 @@ func TestNobodyListens(t *testing.T) {
 	client := s.client()
 	s.Close()
 	r := start(t, client)
-	r.waitError("connection refused")
-	r.waitError("connection refused")
+	_ = r.waitError("connection refused")
+	_ = r.waitError("connection refused")
 	r.drained()
 }
 

@@ -1,0 +1,425 @@
+package dns
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// forEachList runs a test against an API server that has streaming lists and
+// one that does not.
+func forEachList(t *testing.T, f func(t *testing.T, streams bool)) {
+	t.Helper()
+	for _, streams := range []bool{true, false} {
+		t.Run(fmt.Sprintf("streaming lists %v", streams), func(t *testing.T) {
+			t.Parallel()
+			f(t, streams)
+		})
+	}
+}
+
+// TestClusterHistory follows random histories through informers, over watches
+// that end and changes that no watch has seen, and compares with the tree that
+// the last state alone makes.
+func TestClusterHistory(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	forEachList(t, func(t *testing.T, streams bool) {
+		g := generator{rand.New(rand.NewPCG(seed, 0))}
+		s, final := newAPIServer(t, streams), newState()
+		for range 30 {
+			s.change(g.change(final))
+		}
+		kd := s.kubeDNS(t)
+		start(t, kd)
+		for round := range 2 {
+			for range 60 {
+				s.do(func() { s.change(g.change(final)) })
+			}
+			eventually(t, "the records are complete", kd.HasSynced)
+			// While nobody can watch, objects change and go unseen: they come
+			// back as tombstones.
+			s.do(func() {
+				s.restart()
+				for range 40 {
+					s.change(g.change(final))
+				}
+				s.restart()
+			})
+			for range 10 {
+				s.do(func() { s.change(g.change(final)) })
+			}
+			diff := waitForTree(kd, final.tree())
+			if diff != "" {
+				t.Fatalf("seed %d, round %d: %s", seed, round, diff)
+			}
+		}
+		if !kd.HasSynced() {
+			t.Error("not synced")
+		}
+		if n := get(s, func() int { return s.lists["services"] }); n < 3 {
+			t.Errorf("the services were listed %d times: the watches did not come too late", n)
+		}
+	})
+}
+
+// TestClusterTombstones: what was deleted while no watch was open is gone, and
+// the other owner of an address stays.
+func TestClusterTombstones(t *testing.T) {
+	forEachList(t, func(t *testing.T, streams bool) {
+		s := newAPIServer(t, streams)
+		services, all := parseObjects(t, headlessDB+`
+---
+{kind: Service, metadata: {name: other}, spec: {clusterIP: 192.0.2.1}}
+---
+{kind: Service, metadata: {name: moved}, spec: {clusterIP: None}}`+
+			slice4+`endpoints: [{addresses: [192.0.2.1], hostname: a}]}`+
+			slice6+`endpoints: [{addresses: ["2001:db8::1"], hostname: a}]}`)
+		for _, o := range services {
+			s.set(o)
+		}
+		for _, o := range all {
+			s.set(o)
+		}
+		kd := s.kubeDNS(t)
+		start(t, kd)
+		eventually(t, "the records are complete", kd.HasSynced)
+		if got := reverseNames(kd.Tree(), addrs("192.0.2.1")[0]); len(got) != 2 {
+			t.Fatalf("PTR records %q", got)
+		}
+		// One slice goes, and another of that name belongs to another Service.
+		moved := all[1].DeepCopy()
+		moved.Labels[discoveryv1.LabelServiceName] = "moved"
+		s.do(func() {
+			s.restart()
+			s.remove(all[0])
+			s.set(moved)
+			s.restart()
+		})
+		want := lines(`
+			3365393837663430.other.default.svc A 192.0.2.1
+			a.moved.default.svc AAAA 2001:db8::1
+			moved.default.svc AAAA 2001:db8::1
+			other.default.svc A 192.0.2.1
+			1.2.0.192.in-addr.arpa. PTR other.default.svc
+			1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa. PTR a.moved.default.svc`)
+		eventually(t, "the slice is gone", func() bool { return len(reverseNames(kd.Tree(), addrs("192.0.2.1")[0])) == 1 })
+		eventually(t, "the other slice has moved", func() bool {
+			return slices.Equal(reverseNames(kd.Tree(), addrs("2001:db8::1")[0]), []string{"a.moved.default.svc.cluster.local."})
+		})
+		if got := zoneText(kd.Tree()); got != want {
+			t.Errorf("records\n%s\nwant\n%s", got, want)
+		}
+		// A Service that goes unseen.
+		s.do(func() {
+			s.restart()
+			s.remove(services[2])
+			s.remove(services[1])
+			s.restart()
+		})
+		eventually(t, "nothing is left", func() bool { return zoneText(kd.Tree()) == "" })
+	})
+}
+
+// TestClusterSync: nothing is complete before both resources are listed, what
+// is missing is said in words, and the API server's refusals are counted.
+func TestClusterSync(t *testing.T) {
+	forEachList(t, func(t *testing.T, streams bool) {
+		s := newAPIServer(t, streams)
+		services, all := parseObjects(t, headlessDB+slice4+`endpoints: [{addresses: [192.0.2.1], hostname: a}]}`)
+		s.set(services[0])
+		s.set(all[0])
+		s.failures["services"] = http.StatusForbidden
+		s.failures["endpointslices"] = http.StatusInternalServerError
+		kd := s.kubeDNS(t)
+		registry := prometheus.NewPedanticRegistry()
+		if err := registry.Register(kd); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := kd.Missing(), "services not listed yet; endpointslices not listed yet"; got != want {
+			t.Errorf("before Run, Missing() = %q, want %q", got, want)
+		}
+		stop := start(t, kd)
+		for _, want := range []string{"services not listed yet: services is Forbidden", "endpointslices not listed yet: ", "endpointslices is Internal Server Error"} {
+			eventually(t, "the API server's error shows: "+want, func() bool { return strings.Contains(kd.Missing(), want) })
+		}
+		eventually(t, "the refusals are counted", func() bool {
+			return metric(t, registry, "kubedns_apiserver_errors_total", "services", "forbidden") > 0 &&
+				metric(t, registry, "kubedns_apiserver_errors_total", "endpointslices", "internalerror") > 0
+		})
+		// That streaming lists are unknown is no failure.
+		if n := metric(t, registry, "kubedns_apiserver_errors_total", "services", "invalid"); n != 0 {
+			t.Errorf("%v failures because of streaming lists", n)
+		}
+		if !kd.source.(*cluster).lastContact().IsZero() {
+			t.Error("a refusal counts as contact")
+		}
+
+		s.do(func() { s.failures["services"] = 0 })
+		want := "endpointslices not listed yet"
+		eventually(t, "the services are listed", func() bool { return strings.HasPrefix(kd.Missing(), want) })
+		if kd.HasSynced() {
+			t.Error("synced without the slices")
+		}
+		s.do(func() { s.failures["endpointslices"] = 0 })
+		eventually(t, "the records are complete", kd.HasSynced)
+		if got := kd.Missing(); got != "" {
+			t.Errorf("Missing() = %q once synced", got)
+		}
+		if got := zoneText(kd.Tree()); !strings.Contains(got, "a.db.default.svc A 192.0.2.1") {
+			t.Errorf("synced with the records\n%s", got)
+		}
+		for name, want := range map[string]float64{"kubedns_services": 1, "kubedns_endpoint_slices": 1} {
+			if got := metric(t, registry, name); got != want {
+				t.Errorf("%s = %v, want %v", name, got, want)
+			}
+		}
+		for rrtype, want := range map[string]float64{"A": 1, "AAAA": 0, "SRV": 0, "PTR": 1, "CNAME": 0} {
+			if got := metric(t, registry, "kubedns_records", rrtype); got != want {
+				t.Errorf("kubedns_records of type %s = %v, want %v", rrtype, got, want)
+			}
+		}
+		if got := metric(t, registry, "kubedns_apiserver_last_contact_seconds"); got < 0 || got > 60 {
+			t.Errorf("the last contact was %v s ago", got)
+		}
+
+		// The API server goes away: answers stay, and its absence shows.
+		stop()
+		if got := zoneText(kd.Tree()); !strings.Contains(got, "a.db.default.svc A 192.0.2.1") {
+			t.Errorf("after the end the records are\n%s", got)
+		}
+	})
+}
+
+// metric is the sum of a metric's samples whose labels have the values given.
+func metric(t *testing.T, g prometheus.Gatherer, name string, labels ...string) float64 {
+	t.Helper()
+	families, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0.0
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+	samples:
+		for _, m := range f.GetMetric() {
+			for _, want := range labels {
+				found := false
+				for _, l := range m.GetLabel() {
+					found = found || l.GetValue() == want
+				}
+				if !found {
+					continue samples
+				}
+			}
+			sum += m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return sum
+}
+
+// TestClusterAway: an API server that is away after the records were complete
+// changes no record, and is said to be away.
+func TestClusterAway(t *testing.T) {
+	t.Parallel()
+	s := newAPIServer(t, true)
+	services, _ := parseObjects(t, `{kind: Service, metadata: {name: web}, spec: {clusterIP: 192.0.2.1}}`)
+	s.set(services[0])
+	kd := s.kubeDNS(t)
+	registry := prometheus.NewPedanticRegistry()
+	if err := registry.Register(kd); err != nil {
+		t.Fatal(err)
+	}
+	start(t, kd)
+	eventually(t, "the records are complete", kd.HasSynced)
+	before := zoneText(kd.Tree())
+	s.do(func() {
+		s.failures["services"], s.failures["endpointslices"] = http.StatusUnauthorized, http.StatusUnauthorized
+		s.restart()
+	})
+	eventually(t, "the refusals are counted", func() bool {
+		return metric(t, registry, "kubedns_apiserver_errors_total", "services", "unauthorized") > 0
+	})
+	if got := zoneText(kd.Tree()); got != before || !kd.HasSynced() || kd.Missing() != "" {
+		t.Errorf("synced %v, missing %q, records\n%s\nwant\n%s", kd.HasSynced(), kd.Missing(), got, before)
+	}
+}
+
+// TestClusterNodes: Nodes are watched while a federation is configured, and
+// only then.
+func TestClusterNodes(t *testing.T) {
+	t.Parallel()
+	s := newAPIServer(t, true)
+	node := func(name string, labels map[string]string) {
+		s.do(func() { s.set(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}) })
+	}
+	node("b", map[string]string{"topology.kubernetes.io/zone": "zb", "topology.kubernetes.io/region": "r"})
+	node("a", map[string]string{"topology.kubernetes.io/zone": "za"}) // without a region it does not count
+	kd := s.kubeDNS(t)
+	stop := start(t, kd)
+	eventually(t, "the records are complete", kd.HasSynced)
+	target := func() string {
+		name, ok := kd.Federated([]string{"web", "default", "fed"})
+		if !ok {
+			return "no federation"
+		}
+		return name
+	}
+	watched := func() int { return get(s, func() int { return s.watches["nodes"] }) }
+	lists := func() int { return get(s, func() int { return s.lists["nodes"] }) }
+	if watched() != 0 || lists() != 0 || target() != "no federation" {
+		t.Errorf("without a federation: %d watches, %d lists, %q", watched(), lists(), target())
+	}
+	want := "web.default.fed.svc.zb.r.example.org."
+	for round := range 3 {
+		kd.SetFederations(map[string]string{"fed": "example.org"})
+		eventually(t, "the topology is known", func() bool { return target() == want })
+		if n := watched(); n != 1 {
+			t.Errorf("round %d: %d watches of the nodes, want 1", round, n)
+		}
+		// Another configuration goes on with the same watch.
+		n := lists()
+		kd.SetFederations(map[string]string{"fed": "example.org", "other": "example.com"})
+		eventually(t, "the configuration is taken", func() bool { return len(kd.configured) == 0 })
+		if got := lists(); got != n {
+			t.Errorf("round %d: the nodes were listed anew", round)
+		}
+		kd.SetFederations(map[string]string{})
+		eventually(t, "the watch is closed", func() bool { return watched() == 0 })
+		if got := target(); got != "no federation" {
+			t.Errorf("round %d: federated to %q", round, got)
+		}
+		if zone, region := kd.source.topology(); zone != "" || region != "" {
+			t.Errorf("round %d: topology %q, %q without a watch", round, zone, region)
+		}
+	}
+	// The first Node by name that has both counts, the older labels as well.
+	kd.SetFederations(map[string]string{"fed": "example.org"})
+	eventually(t, "the topology is known", func() bool { return target() == want })
+	node("a", map[string]string{"failure-domain.beta.kubernetes.io/zone": "za", "failure-domain.beta.kubernetes.io/region": "ra"})
+	eventually(t, "a change of the nodes shows", func() bool { return target() == "web.default.fed.svc.za.ra.example.org." })
+	stop()
+	eventually(t, "the watch is closed", func() bool { return watched() == 0 })
+}
+
+// TestClusterStops: Run returns in whatever state it is told to, and leaves no
+// goroutine.
+func TestClusterStops(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		until func(t *testing.T, s *apiServer, kd *KubeDNS)
+	}{
+		{"at once", func(*testing.T, *apiServer, *KubeDNS) {}},
+		{"while the API server refuses", func(t *testing.T, s *apiServer, kd *KubeDNS) {
+			s.do(func() { s.failures["services"] = http.StatusForbidden })
+			eventually(t, "it was asked", func() bool { return get(s, func() int { return s.lists["endpointslices"] }) > 0 })
+		}},
+		{"once synced, with a federation", func(t *testing.T, s *apiServer, kd *KubeDNS) {
+			kd.SetFederations(map[string]string{"fed": "example.org"})
+			eventually(t, "the records are complete", kd.HasSynced)
+			eventually(t, "the nodes are watched", func() bool { return get(s, func() int { return s.watches["nodes"] }) == 1 })
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := goleak.IgnoreCurrent()
+			s := newAPIServer(t, true)
+			kd := s.kubeDNS(t)
+			stop := start(t, kd)
+			tt.until(t, s, kd)
+			stop()
+			s.CloseClientConnections()
+			s.Close()
+			goleak.VerifyNone(t, before)
+		})
+	}
+}
+
+// TestProgrammingDuration: each kind of Service is measured from its change to
+// its records; what was there at the start is not.
+func TestProgrammingDuration(t *testing.T) {
+	t.Parallel()
+	s := newAPIServer(t, true)
+	services, _ := parseObjects(t, `{kind: Service, metadata: {name: old, creationTimestamp: "2024-05-01T12:00:00Z"}, spec: {clusterIP: 192.0.2.1}}`)
+	s.set(services[0])
+	kd := s.kubeDNS(t)
+	registry := prometheus.NewPedanticRegistry()
+	if err := registry.Register(kd); err != nil {
+		t.Fatal(err)
+	}
+	start(t, kd)
+	eventually(t, "the records are complete", kd.HasSynced)
+	if n := metric(t, registry, "kubedns_dns_programming_duration_seconds"); n != 0 {
+		t.Errorf("%v measurements of what was there at the start", n)
+	}
+	later, all := parseObjects(t, `{kind: Service, metadata: {name: web}, spec: {clusterIP: 192.0.2.2}}
+---
+{kind: Service, metadata: {name: ext}, spec: {type: ExternalName, externalName: example.org}}
+---
+`+headlessDB+slice4+`endpoints: [{addresses: [192.0.2.3]}]}`)
+	s.do(func() {
+		for _, o := range later {
+			// A Service's creation has whole seconds; that of the one before
+			// the start would not count.
+			o.CreationTimestamp = metav1.NewTime(time.Now().Add(time.Second))
+			s.set(o)
+		}
+	})
+	for _, kind := range []string{"cluster_ip", "external_name"} {
+		eventually(t, kind+" is measured", func() bool {
+			return metric(t, registry, "kubedns_dns_programming_duration_seconds", kind) == 1
+		})
+	}
+	eventually(t, "the headless Service is known", func() bool { n, _ := kd.source.objects(); return n == 4 })
+	before := metric(t, registry, "kubedns_dns_programming_duration_seconds", "headless")
+	all[0].Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().UTC().Format(time.RFC3339Nano)}
+	s.do(func() { s.set(all[0]) })
+	eventually(t, "headless is measured", func() bool {
+		return metric(t, registry, "kubedns_dns_programming_duration_seconds", "headless") > before
+	})
+}
+
+// TestTap: a watch that is stopped with an event on its way leaves no
+// goroutine, and one that ends on its own ends the tap.
+func TestTap(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	told := make(chan watch.EventType, 10)
+	tell := func(e watch.Event) { told <- e.Type }
+
+	inner := watch.NewFake()
+	w := tap(inner, tell)
+	inner.Add(&corev1.Service{})
+	if e := <-w.ResultChan(); e.Type != watch.Added || <-told != watch.Added {
+		t.Errorf("passed on %v", e)
+	}
+	inner.Delete(&corev1.Service{}) // nobody takes it
+	if got := <-told; got != watch.Deleted {
+		t.Errorf("told of %v", got)
+	}
+	w.Stop()
+	w.Stop()
+	goleak.VerifyNone(t, before)
+	if !inner.IsStopped() {
+		t.Error("the watch behind it goes on")
+	}
+
+	inner = watch.NewFake()
+	w = tap(inner, tell)
+	inner.Stop()
+	if e, open := <-w.ResultChan(); open {
+		t.Errorf("passed on %v", e)
+	}
+	goleak.VerifyNone(t, before)
+}
