@@ -45,7 +45,8 @@ type apiEvent struct {
 	object   json.RawMessage
 }
 
-func newAPIServer(t testing.TB, streams bool) *apiServer {
+func newAPIServer(t *testing.T, streams bool) *apiServer {
+	t.Helper()
 	s := &apiServer{
 		changed: make(chan struct{}), version: 100, oldest: 100,
 		objects:  map[string]map[string]runtime.Object{"services": {}, "endpointslices": {}, "nodes": {}},
@@ -60,7 +61,7 @@ func newAPIServer(t testing.TB, streams bool) *apiServer {
 }
 
 // kubeDNS makes a KubeDNS of the server's objects.
-func (s *apiServer) kubeDNS(t testing.TB) *KubeDNS {
+func (s *apiServer) kubeDNS(t *testing.T) *KubeDNS {
 	t.Helper()
 	cfg := &rest.Config{Host: s.URL, QPS: -1}
 	core, err := apiclient.Core(cfg)

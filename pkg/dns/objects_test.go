@@ -54,7 +54,7 @@ func golden(t *testing.T, got string) {
 
 // parseObjects reads Services and EndpointSlices from YAML; their namespace is
 // default where none is given.
-func parseObjects(t testing.TB, text string) (services []*corev1.Service, endpointSlices []*discoveryv1.EndpointSlice) {
+func parseObjects(t *testing.T, text string) (services []*corev1.Service, endpointSlices []*discoveryv1.EndpointSlice) {
 	t.Helper()
 	for _, document := range strings.Split(text, "---") {
 		var kind metav1.TypeMeta
@@ -82,7 +82,7 @@ func parseObjects(t testing.TB, text string) (services []*corev1.Service, endpoi
 }
 
 // parseOne reads one Service and its slices.
-func parseOne(t testing.TB, text string) (*service, []*slice) {
+func parseOne(t *testing.T, text string) (*service, []*slice) {
 	t.Helper()
 	services, endpointSlices := parseObjects(t, text)
 	var own []*slice

@@ -88,6 +88,17 @@ func TestBuildRecords(t *testing.T) {
 				1.0.96.10.in-addr.arpa. PTR web.default.svc`,
 		},
 		{
+			name: "one named and one unnamed port",
+			in:   `{kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.0.1, ports: [{name: http, port: 80}, {port: 81}]}}`,
+			want: `
+				6266366134663036.web.default.svc A 10.96.0.1
+				_http._tcp.web.default.svc SRV 80 web.default.svc
+				web.default.svc A 10.96.0.1
+				web.default.svc SRV 80 web.default.svc
+				web.default.svc SRV 81 web.default.svc
+				1.0.96.10.in-addr.arpa. PTR web.default.svc`,
+		},
+		{
 			name: "one number over UDP and TCP: one record at the Service's own name",
 			in: `{kind: Service, metadata: {name: web}, spec: {clusterIP: 10.96.0.1,
 				ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53, protocol: TCP}, {name: dns, port: 53, protocol: SCTP}, {name: Metrics, port: 9153, protocol: TCP}]}}`,

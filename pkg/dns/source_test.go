@@ -104,7 +104,7 @@ func newTestKubeDNS(s source) *KubeDNS {
 }
 
 // start runs kd until the test ends, and sees it end.
-func start(t testing.TB, kd *KubeDNS) (stop func()) {
+func start(t *testing.T, kd *KubeDNS) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -125,7 +125,7 @@ func start(t testing.TB, kd *KubeDNS) (stop func()) {
 }
 
 // eventually waits until what is so.
-func eventually(t testing.TB, what string, so func() bool) {
+func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()

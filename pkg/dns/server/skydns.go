@@ -70,8 +70,10 @@ func (s *Server) wildcard(req *dns.Msg) *dns.Msg {
 	}
 	asked := question
 	asked.Qclass = dns.ClassINET
-	if question.Qtype == dns.TypeANY {
-		asked.Qtype = dns.TypeTXT // SkyDNS refuses ANY; whether the name exists is the same
+	if question.Qtype == dns.TypeANY || question.Qtype == dns.TypeNS {
+		// SkyDNS refuses ANY, and looks for no name but the zone's for NS;
+		// whether the name exists is the same for every type.
+		asked.Qtype = dns.TypeTXT
 	}
 	m := ask(h, asked)
 	if m == nil {

@@ -136,6 +136,7 @@ func TestParsePodLabel(t *testing.T) {
 		{"over 255", "256-244-0-7", ""},
 		{"three numbers", "10-244-7", ""},
 		{"five numbers", "10-244-0-7-1", ""},
+		{"six numbers", "10-244-0-7-1-2", ""},
 		{"missing number", "10-244--7", "10:244::7"}, // as an IPv6 address it is one
 		{"dash first", "-10-244-0-7", ""},
 		{"dash last", "10-244-0-7-", ""},
