@@ -372,6 +372,20 @@ func (c *cluster) objects() (services, slices int) {
 	return len(c.services.GetStore().ListKeys()), len(c.slices.GetStore().ListKeys())
 }
 
+func (c *cluster) all() (services []*service, slices []*slice) {
+	for _, obj := range c.services.GetStore().List() {
+		if s, ok := obj.(*service); ok {
+			services = append(services, s)
+		}
+	}
+	for _, obj := range c.slices.GetStore().List() {
+		if s, ok := obj.(*slice); ok {
+			slices = append(slices, s)
+		}
+	}
+	return services, slices
+}
+
 func (c *cluster) lastContact() time.Time {
 	if t := c.contact.Load(); t != 0 {
 		return time.Unix(0, t)

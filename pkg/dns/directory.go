@@ -3,9 +3,13 @@ package dns
 import (
 	"context"
 	"fmt"
+	"maps"
+	stdslices "slices"
 	"sync/atomic"
 
 	"github.com/golang/glog"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"kubedns/pkg/dns/federation"
 	"kubedns/pkg/dns/manifests"
@@ -63,28 +67,44 @@ func (d *directory) run(ctx context.Context, kd *KubeDNS) error {
 	})
 }
 
-func trimObjects(o *manifests.Objects) *objects {
-	t := &objects{services: map[treecache.Key]*service{}, slices: map[treecache.Key][]*slice{}}
-	for _, s := range o.Services {
-		t.services[treecache.Key{Namespace: s.Namespace, Name: s.Name}] = trimService(s)
-	}
-	for _, s := range o.EndpointSlices {
-		l := trimSlice(s)
-		key := treecache.Key{Namespace: l.Namespace, Name: l.service}
-		t.slices[key] = append(t.slices[key], l)
-		t.sliceCount++
-	}
-	for _, own := range t.slices {
+func newObjects() *objects {
+	return &objects{services: map[treecache.Key]*service{}, slices: map[treecache.Key][]*slice{}}
+}
+
+func (o *objects) addService(s *corev1.Service) {
+	o.services[treecache.Key{Namespace: s.Namespace, Name: s.Name}] = trimService(s)
+}
+
+func (o *objects) addSlice(s *discoveryv1.EndpointSlice) {
+	l := trimSlice(s)
+	key := treecache.Key{Namespace: l.Namespace, Name: l.service}
+	o.slices[key] = append(o.slices[key], l)
+	o.sliceCount++
+}
+
+func (o *objects) sort() {
+	for _, own := range o.slices {
 		sortSlices(own)
 	}
+}
+
+func trimObjects(m *manifests.Objects) *objects {
+	o := newObjects()
+	for _, s := range m.Services {
+		o.addService(s)
+	}
+	for _, s := range m.EndpointSlices {
+		o.addSlice(s)
+	}
+	o.sort()
 	first := ""
-	for _, n := range o.Nodes {
+	for _, n := range m.Nodes {
 		zone, region := federation.Topology(n.Labels)
 		if zone != "" && region != "" && (first == "" || n.Name < first) {
-			first, t.topologyZone, t.region = n.Name, zone, region
+			first, o.topologyZone, o.region = n.Name, zone, region
 		}
 	}
-	return t
+	return o
 }
 
 func (d *directory) service(key treecache.Key) *service { return d.state.Load().services[key] }
@@ -99,6 +119,14 @@ func (d *directory) topology() (topologyZone, region string) {
 func (d *directory) objects() (services, slices int) {
 	o := d.state.Load()
 	return len(o.services), o.sliceCount
+}
+
+func (d *directory) all() (services []*service, slices []*slice) {
+	o := d.state.Load()
+	for _, own := range o.slices {
+		slices = append(slices, own...)
+	}
+	return stdslices.Collect(maps.Values(o.services)), slices
 }
 
 func (d *directory) missing() string {

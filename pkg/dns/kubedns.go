@@ -29,6 +29,11 @@ type KubeDNS struct {
 	synced  atomic.Bool
 	started time.Time
 
+	snapshotFile string                    // empty for none
+	restored     atomic.Pointer[time.Time] // when the snapshot that is served was taken
+	complete     chan struct{}             // closed once the source has told all it knew at the start
+	changed      chan struct{}             // wakes the writing of snapshots; one token
+
 	federations atomic.Pointer[map[string]string]
 	configured  chan struct{} // wakes the watching of Nodes; one token
 
@@ -47,6 +52,8 @@ type source interface {
 	slicesOf(treecache.Key) []*slice
 	// topology is the zone and region of the cluster's Nodes.
 	topology() (topologyZone, region string)
+	// all has everything that is kept, in no order.
+	all() (services []*service, slices []*slice)
 	// objects counts what is kept.
 	objects() (services, slices int)
 	// missing says in words what has not been listed yet and why.
@@ -59,6 +66,9 @@ type Options struct {
 	Zone string
 	// TTL is the records' in seconds.
 	TTL uint32
+	// SnapshotFile keeps what is known over a restart; empty for none. A
+	// directory of manifests needs none.
+	SnapshotFile string
 }
 
 // syncKey stands in the queue behind all that the first list brought: once the
@@ -74,6 +84,10 @@ func newKubeDNS(o Options, s source, m *metrics) *KubeDNS {
 		queue:      workqueue.NewTyped[treecache.Key](),
 		configured: make(chan struct{}, 1),
 		pending:    map[treecache.Key]time.Time{},
+		complete:   make(chan struct{}),
+		changed:    make(chan struct{}, 1),
+
+		snapshotFile: o.SnapshotFile,
 	}
 	kd.federations.Store(&map[string]string{})
 	return kd
@@ -84,7 +98,11 @@ func newKubeDNS(o Options, s source, m *metrics) *KubeDNS {
 func (kd *KubeDNS) Run(ctx context.Context) error {
 	kd.started = time.Now()
 	var wg sync.WaitGroup
-	wg.Go(kd.work)
+	if kd.snapshotFile != "" {
+		kd.loadSnapshot()
+		wg.Go(func() { kd.keepSnapshots(ctx) })
+	}
+	wg.Go(func() { kd.work(ctx) })
 	err := kd.source.run(ctx, kd)
 	kd.queue.ShutDown()
 	wg.Wait()
@@ -101,6 +119,15 @@ func (kd *KubeDNS) HasSynced() bool { return kd.synced.Load() }
 // Missing says why HasSynced is false, in words for an operator.
 func (kd *KubeDNS) Missing() string {
 	if kd.synced.Load() {
+		return ""
+	}
+	return kd.Incomplete()
+}
+
+// Incomplete says why the records are not yet those of the API server, and ""
+// where they are; a snapshot may be served all the same.
+func (kd *KubeDNS) Incomplete() string {
+	if kd.synced.Load() && kd.restored.Load() == nil {
 		return ""
 	}
 	if why := kd.source.missing(); why != "" {
@@ -182,10 +209,21 @@ func (kd *KubeDNS) measure(key treecache.Key, t time.Time) {
 }
 
 // listed is called by the source once all it knew at the start was touched.
-func (kd *KubeDNS) listed() { kd.queue.Add(syncKey) }
+func (kd *KubeDNS) listed() {
+	kd.queue.Add(syncKey)
+	close(kd.complete)
+}
 
-// work rebuilds one Service after another until the queue is shut down.
-func (kd *KubeDNS) work() {
+// work rebuilds one Service after another until the queue is shut down. While
+// a snapshot is served it waits until the source has told everything: records
+// made of half a list would be worse than the snapshot's.
+func (kd *KubeDNS) work(ctx context.Context) {
+	if kd.restored.Load() != nil {
+		select {
+		case <-kd.complete:
+		case <-ctx.Done():
+		}
+	}
 	again := true
 	for {
 		key, stop := kd.queue.Get()
@@ -208,7 +246,11 @@ func (kd *KubeDNS) work() {
 }
 
 func (kd *KubeDNS) becomeSynced() {
-	if !kd.synced.Swap(true) {
+	restored := kd.restored.Swap(nil) != nil
+	if kd.snapshotFile != "" {
+		kd.snapshotDue()
+	}
+	if !kd.synced.Swap(true) || restored {
 		glog.Infof("dns: synced in %v, %v", time.Since(kd.started).Round(time.Millisecond), kd.tree)
 	}
 }
@@ -223,6 +265,9 @@ func (kd *KubeDNS) rebuild(key treecache.Key) {
 	next := buildRecords(kd.source.service(key), kd.source.slicesOf(key))
 	if !kd.tree.Replace(key, next, time.Now()) {
 		return
+	}
+	if kd.snapshotFile != "" && kd.restored.Load() == nil && kd.synced.Load() {
+		kd.snapshotDue()
 	}
 	if next == nil {
 		glog.V(2).Infof("dns: %v is gone", key)

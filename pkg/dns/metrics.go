@@ -12,6 +12,8 @@ import (
 type metrics struct {
 	programming     *prometheus.HistogramVec
 	apiserverErrors *prometheus.CounterVec
+	snapshotErrors  prometheus.Counter
+	snapshotTime    prometheus.Gauge
 }
 
 func newMetrics() *metrics {
@@ -26,7 +28,23 @@ func newMetrics() *metrics {
 			Name: "kubedns_apiserver_errors_total",
 			Help: "Lists and watches that failed, by resource and reason.",
 		}, []string{"resource", "reason"}),
+		snapshotErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubedns_snapshot_errors_total",
+			Help: "Snapshots that could not be written.",
+		}),
+		snapshotTime: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "kubedns_snapshot_last_success_timestamp_seconds",
+			Help: "When a snapshot was last written; 0 before the first.",
+		}),
 	}
+}
+
+func (m *metrics) snapshot(err error, now time.Time) {
+	if err != nil {
+		m.snapshotErrors.Inc()
+		return
+	}
+	m.snapshotTime.Set(float64(now.UnixNano()) / float64(time.Second))
 }
 
 func (m *metrics) programmed(k treecache.Kind, d time.Duration) {
@@ -45,6 +63,10 @@ func (kd *KubeDNS) Describe(ch chan<- *prometheus.Desc) {
 func (kd *KubeDNS) Collect(ch chan<- prometheus.Metric) {
 	kd.metrics.programming.Collect(ch)
 	kd.metrics.apiserverErrors.Collect(ch)
+	if kd.snapshotFile != "" {
+		kd.metrics.snapshotErrors.Collect(ch)
+		kd.metrics.snapshotTime.Collect(ch)
+	}
 	gauge := func(name, help string, v float64) {
 		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, nil, nil), prometheus.GaugeValue, v)
 	}

@@ -90,6 +90,12 @@ func (f *fakeSource) objects() (services, slices int) {
 	return len(f.services), len(f.slices)
 }
 
+func (f *fakeSource) all() (services []*service, all []*slice) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Values(f.services)), slices.Collect(maps.Values(f.slices))
+}
+
 func (f *fakeSource) missing() string { return f.why }
 
 // newTestKubeDNS makes a KubeDNS that is not run yet.

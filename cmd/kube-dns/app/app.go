@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/golang/glog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -39,6 +41,13 @@ func Run(ctx context.Context, o *options.Options) error {
 	if err := logToGlog(); err != nil {
 		return err
 	}
+	// The collector works harder before the container's limit is reached; the
+	// environment's GOMEMLIMIT comes first.
+	if limit, err := memlimit.Set(); err != nil {
+		glog.V(2).Infof("kube-dns: no memory limit from the cgroup: %v", err)
+	} else if limit != math.MaxInt64 {
+		glog.Infof("kube-dns: memory limit %d MiB, from GOMEMLIMIT or nine tenths of the cgroup's", limit>>20)
+	}
 	a := &app{options: o, registry: prometheus.NewRegistry()}
 	kd, source, err := a.cluster()
 	if err != nil {
@@ -51,6 +60,7 @@ func Run(ctx context.Context, o *options.Options) error {
 		TTL: seconds(o.TTL), NegativeTTL: seconds(o.NegativeTTL), UDPSize: uint16(o.UDPSize),
 		DNSService: o.DNSService, Sockets: o.UDPSockets,
 		MaxTCPConnections: o.MaxTCPConnections, TCPIdleTimeout: o.TCPIdleTimeout,
+		MaxTCPConnectionsPerClient: o.MaxTCPConnectionsPerClient, MaxAnswersPerSecond: o.MaxAnswersPerSecond,
 		Namespace: o.Prometheus.Namespace, Subsystem: o.Prometheus.Subsystem,
 	})
 	if err != nil {
@@ -80,7 +90,7 @@ type app struct {
 // cluster makes the KubeDNS and the source of its configuration.
 func (a *app) cluster() (*dns.KubeDNS, config.Source, error) {
 	o := a.options
-	dnsOptions := dns.Options{Zone: o.Domain, TTL: seconds(o.TTL)}
+	dnsOptions := dns.Options{Zone: o.Domain, TTL: seconds(o.TTL), SnapshotFile: o.SnapshotFile}
 	source := config.Fixed(&config.Config{Federations: o.Federations})
 	if o.ConfigDir != "" {
 		source = config.Dir(o.ConfigDir, o.ConfigPeriod)
@@ -242,11 +252,15 @@ func (a *app) watchSync(ctx context.Context) error {
 			return nil
 		case <-look.C:
 		}
-		why := a.kd.Missing()
+		why := a.kd.Incomplete()
 		if why == "" {
 			return nil
 		}
-		glog.Warningf("kube-dns: not ready: %s", why)
+		what := "not ready"
+		if a.kd.HasSynced() {
+			what = "serving a snapshot"
+		}
+		glog.Warningf("kube-dns: %s: %s", what, why)
 		look.Reset(time.Minute)
 	}
 }

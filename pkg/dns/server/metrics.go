@@ -64,12 +64,12 @@ type metrics struct {
 	misses   prometheus.Counter
 	panics   prometheus.Counter
 	shed     prometheus.Counter
-	tcpConns prometheus.Gauge
+	limited  prometheus.Counter
 
 	all []prometheus.Collector
 }
 
-func newMetrics(namespace, subsystem string) *metrics {
+func newMetrics(namespace, subsystem string, tcpConns func() float64) *metrics {
 	if namespace == "" {
 		namespace = "skydns"
 	}
@@ -99,9 +99,9 @@ func newMetrics(namespace, subsystem string) *metrics {
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "kubedns_panics_total", Help: "Panics caught while a question was answered."}),
 		shed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "kubedns_forward_overloaded_total", Help: "Questions answered SERVFAIL since too many were being forwarded."}),
-		tcpConns: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "kubedns_tcp_connections", Help: "TCP connections open."}),
+			Name: "kubedns_forward_overloaded_total", Help: "Questions answered SERVFAIL since too many were being forwarded, or came at all."}),
+		limited: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kubedns_rate_limited_total", Help: "Questions past --max-answers-per-second."}),
 		misses: misses.WithLabelValues("response"),
 	}
 	for i, name := range systemNames {
@@ -112,7 +112,9 @@ func newMetrics(namespace, subsystem string) *metrics {
 			m.errors[i][c] = errs.WithLabelValues(name, causeNames[c])
 		}
 	}
-	m.all = []prometheus.Collector{requests, duration, size, errs, misses, m.panics, m.shed, m.tcpConns}
+	m.all = []prometheus.Collector{requests, duration, size, errs, misses, m.panics, m.shed, m.limited,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "kubedns_tcp_connections", Help: "TCP connections open."}, tcpConns)}
 	return m
 }
 

@@ -56,8 +56,15 @@ type Options struct {
 	// TCPIdleTimeout ends a connection on which nothing was asked for so long
 	// (RFC 7766 section 6.2.3); 0 is 10 s.
 	TCPIdleTimeout time.Duration
-	// MaxTCPConnections bounds the connections at one time; 0 is 1000.
+	// MaxTCPConnections bounds the connections at one time, past which the one
+	// that was idle for the longest is closed; 0 is 1000.
 	MaxTCPConnections int
+	// MaxTCPConnectionsPerClient bounds those of one client address, past
+	// which new ones are refused; 0 is 250.
+	MaxTCPConnectionsPerClient int
+	// MaxAnswersPerSecond bounds the answers over UDP to one client address;
+	// 0 is no bound.
+	MaxAnswersPerSecond int
 	// Namespace and Subsystem begin the names of kube-dns's own metrics;
 	// empty ones are "skydns".
 	Namespace, Subsystem string
@@ -73,7 +80,8 @@ type Server struct {
 	udpSize   uint16
 	sockets   int
 	tcpIdle   time.Duration
-	maxTCP    int
+	conns     *connTable
+	rate      *rateLimiter // nil: no limit
 	metrics   *metrics
 
 	asked atomic.Int64 // when the last question came, in Unix nanoseconds
@@ -101,6 +109,10 @@ func New(o Options) (*Server, error) {
 	if o.MaxTCPConnections == 0 {
 		o.MaxTCPConnections = 1000
 	}
+	if o.MaxTCPConnectionsPerClient == 0 {
+		o.MaxTCPConnectionsPerClient = 250
+	}
+	conns := newConnTable(o.MaxTCPConnections, o.MaxTCPConnectionsPerClient)
 	s := &Server{
 		zone:      newZone(o.Tree, o.TTL, o.NegativeTTL, o.DNSService),
 		backend:   o.Backend,
@@ -108,8 +120,9 @@ func New(o Options) (*Server, error) {
 		udpSize:   max(o.UDPSize, dns.MinMsgSize),
 		sockets:   o.Sockets,
 		tcpIdle:   o.TCPIdleTimeout,
-		maxTCP:    o.MaxTCPConnections,
-		metrics:   newMetrics(o.Namespace, o.Subsystem),
+		conns:     conns,
+		rate:      newRateLimiter(o.MaxAnswersPerSecond),
+		metrics:   newMetrics(o.Namespace, o.Subsystem, func() float64 { return float64(conns.size()) }),
 
 		// Half of the processors, so that they never keep the direct way.
 		wildcardSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
@@ -145,6 +158,8 @@ type worker struct {
 	q   query
 	r   reply
 	tcp bool // how the question came
+	// pressed is set while questions come faster than they are answered.
+	pressed bool
 	// slow are the questions that are answered on goroutines of their own.
 	// Whoever has the worker waits for them in the end.
 	slow sync.WaitGroup
@@ -211,12 +226,29 @@ func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, later fu
 	if v.way == wayDirect {
 		return w.done(start, sys, v.rcode, bitAA|bitRA)
 	}
+	if w.pressed && sys == systemRecursive {
+		s.metrics.shed.Inc()
+		return w.done(start, sys, dns.RcodeServerFailure, bitRA)
+	}
 	if v.way == wayWildcard && s.wildcards.Add(1) > maxWildcards {
 		s.wildcards.Add(-1)
 		return w.done(start, sys, dns.RcodeServerFailure, bitAA|bitRA)
 	}
 	w.later(ctx, start, sys, v, msg, limit, later())
 	return nil
+}
+
+// limited answers a question past the client's bound: not at all, or with TC
+// and nothing else.
+func (w *worker) limited(msg, buf []byte) []byte {
+	s, q, r := w.s, &w.q, &w.r
+	s.metrics.limited.Inc()
+	if q.parse(msg) != nil || !s.rate.slip() {
+		return nil
+	}
+	r.start(q, buf, s.limit(q, false))
+	r.truncated = true
+	return r.finish(q, dns.RcodeSuccess, 0, s.udpSize)
 }
 
 // done finishes the reply in w and counts it.

@@ -24,7 +24,6 @@ const tcpWriteTimeout = 5 * time.Second
 func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	slots := make(chan struct{}, s.maxTCP)
 	for {
 		conn, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -39,18 +38,15 @@ func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 			}
 			continue
 		}
-		select {
-		case slots <- struct{}{}:
-		default:
-			glog.V(2).Infof("server: %v: too many TCP connections", conn.RemoteAddr())
+		c := s.conns.add(conn)
+		if c == nil {
+			glog.V(2).Infof("server: %v: too many TCP connections of one client", conn.RemoteAddr())
 			closeConn(conn)
 			continue
 		}
-		s.metrics.tcpConns.Inc()
 		wg.Go(func() {
-			s.serveConn(ctx, conn)
-			s.metrics.tcpConns.Dec()
-			<-slots
+			defer s.conns.remove(c)
+			s.serveConn(ctx, c)
 		})
 	}
 }
@@ -63,7 +59,7 @@ func closeConn(c io.Closer) {
 
 // serveConn answers the questions of one connection (RFC 7766): pipelined ones
 // in the order in which their answers are there.
-func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
+func (s *Server) serveConn(ctx context.Context, conn *tcpConn) {
 	defer closeConn(conn)
 	stop := context.AfterFunc(ctx, func() { closeConn(conn) })
 	defer stop()
@@ -107,7 +103,9 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 		if _, err := io.ReadFull(conn, msg); err != nil {
 			return
 		}
-		s.asked.Store(time.Now().UnixNano())
+		now := time.Now().UnixNano()
+		s.asked.Store(now)
+		conn.active.Store(now)
 		reply := w.handle(ctx, msg, buf, true, func() respond {
 			pending <- struct{}{}
 			return func(reply []byte) {

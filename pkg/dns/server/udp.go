@@ -161,6 +161,7 @@ func (u *udpSocket) flush(n int) error {
 func (u *udpSocket) serve(ctx context.Context, s *Server) error {
 	w := s.newWorker()
 	defer w.slow.Wait()
+	full := 0 // batches in a row
 	for {
 		n, err := u.read()
 		if errors.Is(err, net.ErrClosed) {
@@ -171,14 +172,26 @@ func (u *udpSocket) serve(ctx context.Context, s *Server) error {
 			glog.V(2).Infof("server: reading UDP: %v", err)
 			continue
 		}
-		s.asked.Store(time.Now().UnixNano())
+		// Batch after full batch: questions come faster than they are answered.
+		// Those that cost most and are not the zone's are shed.
+		if full++; n < batchSize {
+			full = 0
+		}
+		w.pressed = full >= pressedAfter
+		now := time.Now().UnixNano()
+		s.asked.Store(now)
 		answers := 0
 		for i := range n {
 			m := &u.in[i]
 			if m.hdr.Flags&unix.MSG_TRUNC != 0 {
 				continue
 			}
-			reply := w.handle(ctx, u.queries[i][:m.len], u.replies[i], false, func() respond { return u.later(i) })
+			var reply []byte
+			if query := u.queries[i][:m.len]; s.rate == nil || s.rate.allow(clientAddr(u.peers[i].name[:m.hdr.Namelen]), now) {
+				reply = w.handle(ctx, query, u.replies[i], false, func() respond { return u.later(i) })
+			} else {
+				reply = w.limited(query, u.replies[i])
+			}
 			if reply == nil {
 				continue
 			}

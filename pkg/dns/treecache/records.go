@@ -201,6 +201,17 @@ func (r *Records) Sort() {
 	slices.SortFunc(r.SRVs, compareSRVs)
 }
 
+// Equal tells whether the two are the same in everything that is answered.
+// Neither is nil.
+func (r *Records) Equal(o *Records) bool {
+	return r.Key == o.Key && r.Kind == o.Kind && r.Target == o.Target && r.Empty == o.Empty &&
+		r.HasReady == o.HasReady && r.Created.Equal(o.Created) &&
+		slices.Equal(r.Addresses, o.Addresses) && slices.Equal(r.SRVs, o.SRVs) &&
+		slices.EqualFunc(r.Ports, o.Ports, func(a, b Port) bool {
+			return a.Protocol == b.Protocol && a.Name == b.Name && slices.Equal(a.SRVs, b.SRVs)
+		})
+}
+
 // counts are the records a Service has, by type.
 func (r *Records) counts() Counts {
 	var c Counts

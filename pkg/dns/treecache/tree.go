@@ -93,7 +93,7 @@ func (t *Tree) Serial() uint32 { return t.serial.Load() }
 
 // Replace makes next all that the Service key owns, reverse records included,
 // in one step; nil takes away what it had. It reports whether the tree
-// changed.
+// changed: records that are equal to those there are leave all as it was.
 func (t *Tree) Replace(key Key, next *Records, now time.Time) bool {
 	if next != nil && next.wire == nil {
 		wire := make([]byte, 0, len(key.Name)+len(key.Namespace)+2+len(t.suffix))
@@ -101,6 +101,13 @@ func (t *Tree) Replace(key Key, next *Records, now time.Time) bool {
 		wire = append(append(wire, byte(len(key.Namespace))), key.Namespace...)
 		wire = append(wire, t.suffix...)
 		next.wire = wire
+	}
+
+	t.mu.RLock()
+	was := t.namespaces[key.Namespace][key.Name]
+	t.mu.RUnlock()
+	if was != nil && next != nil && was.Equal(next) {
+		return false // compared with readers let in: it may take a while
 	}
 
 	t.mu.Lock()

@@ -42,6 +42,8 @@ type Options struct {
 	ConfigPeriod       time.Duration
 	Manifests          string // directory that stands in for the cluster; empty for none
 
+	SnapshotFile string // where what is known outlives a restart; empty for nowhere
+
 	InitialSyncTimeout time.Duration
 	DrainPeriod        time.Duration
 	Profiling          bool
@@ -56,6 +58,9 @@ type Options struct {
 	MaxForwarded      int
 	MaxTCPConnections int
 	TCPIdleTimeout    time.Duration
+
+	MaxTCPConnectionsPerClient int
+	MaxAnswersPerSecond        int // 0: no bound
 
 	Prometheus Prometheus
 }
@@ -92,6 +97,7 @@ func Parse(args []string, getenv func(string) string, goFlags *flag.FlagSet) (o 
 	fs.StringVar(&o.ConfigDir, "config-dir", "", "directory to read configuration from, a mounted ConfigMap; excludes --config-map")
 	fs.DurationVar(&o.ConfigPeriod, "config-period", 10*time.Second, "how often to look at --config-dir, besides being told of changes")
 	fs.StringVar(&o.Manifests, "manifests", "", "directory of YAML or JSON files whose Services and EndpointSlices are served in place of an API server's")
+	fs.StringVar(&o.SnapshotFile, "snapshot-file", "", "file that keeps the Services and EndpointSlices over a restart, to answer while the API server is away")
 	fs.DurationVar(&o.InitialSyncTimeout, "initial-sync-timeout", time.Minute, "how long the first list of Services and EndpointSlices may take before the log says what is missing")
 	fs.DurationVar(&o.DrainPeriod, "drain-period", 10*time.Second, "how long to go on answering after SIGTERM, while questions come")
 	fs.BoolVar(&o.Profiling, "profiling", false, "serve pprof on localhost:6060")
@@ -103,7 +109,9 @@ func Parse(args []string, getenv func(string) string, goFlags *flag.FlagSet) (o 
 	fs.IntVar(&o.UDPSockets, "udp-sockets", 0, "UDP sockets that share the port; 0 is one a core")
 	fs.StringVar(&dnsService, "dns-service", "kube-system/kube-dns", "namespace/name of the Service whose cluster IPs ns.dns.<domain> has")
 	fs.IntVar(&o.MaxForwarded, "max-forwarded", 1000, "questions under way at upstream nameservers at most; more are answered SERVFAIL")
-	fs.IntVar(&o.MaxTCPConnections, "max-tcp-connections", 1000, "TCP connections at one time at most")
+	fs.IntVar(&o.MaxTCPConnections, "max-tcp-connections", 1000, "TCP connections at one time at most; past it the one idle for the longest is closed")
+	fs.IntVar(&o.MaxTCPConnectionsPerClient, "max-tcp-connections-per-client", 250, "TCP connections of one client address at one time at most")
+	fs.IntVar(&o.MaxAnswersPerSecond, "max-answers-per-second", 0, "answers over UDP to one client address at most, where dnsmasq is not the only client; 0 is no bound")
 	fs.DurationVar(&o.TCPIdleTimeout, "tcp-idle-timeout", 10*time.Second, "how long a TCP connection may be idle")
 	goFlags.VisitAll(func(f *flag.Flag) {
 		if fs.Lookup(f.Name) == nil {
@@ -185,11 +193,16 @@ func (o *Options) complete(r raw, getenv func(string) string) (err error) {
 	if o.UDPSockets < 0 || o.UDPSockets > 1024 {
 		return flagErr("udp-sockets", strconv.Itoa(o.UDPSockets), errors.New("not within 0 and 1024"))
 	}
-	if o.MaxForwarded < 1 {
-		return flagErr("max-forwarded", strconv.Itoa(o.MaxForwarded), errors.New("less than 1"))
-	}
-	if o.MaxTCPConnections < 1 {
-		return flagErr("max-tcp-connections", strconv.Itoa(o.MaxTCPConnections), errors.New("less than 1"))
+	for _, n := range []struct {
+		name         string
+		value, least int
+	}{
+		{"max-forwarded", o.MaxForwarded, 1}, {"max-tcp-connections", o.MaxTCPConnections, 1},
+		{"max-tcp-connections-per-client", o.MaxTCPConnectionsPerClient, 1}, {"max-answers-per-second", o.MaxAnswersPerSecond, 0},
+	} {
+		if n.value < n.least {
+			return flagErr(n.name, strconv.Itoa(n.value), fmt.Errorf("less than %d", n.least))
+		}
 	}
 	if err := o.exclusive(); err != nil {
 		return err
@@ -208,6 +221,8 @@ func (o *Options) exclusive() error {
 		return errors.New("--federations and --config-dir exclude each other")
 	case o.Manifests != "" && o.ConfigMap != "":
 		return errors.New("--config-map needs an API server, which --manifests stands in for")
+	case o.Manifests != "" && o.SnapshotFile != "":
+		return errors.New("--snapshot-file keeps what an API server says, which --manifests stands in for")
 	case o.Manifests != "" && (o.Kubeconfig != "" || o.MasterURL != ""):
 		return errors.New("--manifests stands in for the API server that --kubecfg-file or --kube-master-url names")
 	}

@@ -45,7 +45,7 @@ func defaults() *Options {
 		InitialSyncTimeout: time.Minute, DrainPeriod: 10 * time.Second, LogFlushFrequency: 5 * time.Second,
 		TTL: 30 * time.Second, NegativeTTL: 30 * time.Second, UDPSize: 4096,
 		DNSService: treecache.Key{Namespace: "kube-system", Name: "kube-dns"}, MaxForwarded: 1000,
-		MaxTCPConnections: 1000, TCPIdleTimeout: 10 * time.Second,
+		MaxTCPConnections: 1000, TCPIdleTimeout: 10 * time.Second, MaxTCPConnectionsPerClient: 250,
 		Prometheus: Prometheus{Path: "/metrics", Namespace: "skydns", Subsystem: "skydns"},
 	}
 }
@@ -170,6 +170,8 @@ func TestParseRefuses(t *testing.T) {
 		{"TTL of half a second", []string{"--ttl=500ms"}, nil, `--ttl="500ms": not whole seconds from 1s to a week`},
 		{"UDP size below 512", []string{"--udp-size=511"}, nil, `--udp-size="511": not within 512 and 65535`},
 		{"DNS service without a namespace", []string{"--dns-service=kube-dns"}, nil, `--dns-service="kube-dns": not namespace/name`},
+		{"negative rate", []string{"--max-answers-per-second=-1"}, nil, `--max-answers-per-second="-1": less than 0`},
+		{"no TCP connections", []string{"--max-tcp-connections=0"}, nil, `--max-tcp-connections="0": less than 1`},
 		{"negative drain", []string{"--drain-period=-1s"}, nil, `--drain-period="-1s": too short`},
 		{"metrics port that is none", nil, []string{"PROMETHEUS_PORT=metrics"}, `PROMETHEUS_PORT="metrics": not a port: 1 to 65535`},
 		{"metrics port too large", nil, []string{"PROMETHEUS_PORT=70000"}, `PROMETHEUS_PORT="70000": not a port: 1 to 65535`},

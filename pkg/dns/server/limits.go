@@ -1,0 +1,156 @@
+package server
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/golang/glog"
+	"golang.org/x/sys/unix"
+)
+
+// connTable bounds the TCP connections of each client and in all.
+type connTable struct {
+	all, each int
+
+	mu       sync.Mutex
+	conns    map[*tcpConn]struct{}
+	byClient map[netip.Addr]int
+}
+
+// tcpConn is an open connection.
+type tcpConn struct {
+	net.Conn
+	client netip.Addr
+	active atomic.Int64 // when a question last came, or it was opened, in Unix nanoseconds
+}
+
+func newConnTable(all, each int) *connTable {
+	return &connTable{all: all, each: each, conns: map[*tcpConn]struct{}{}, byClient: map[netip.Addr]int{}}
+}
+
+// add enters a connection, or returns nil where its client has too many. Where
+// there are too many in all, the one that was idle for the longest is closed
+// (RFC 7766 section 6.2.3), so that idle ones cannot keep new clients out.
+func (t *connTable) add(conn net.Conn) *tcpConn {
+	c := &tcpConn{Conn: conn}
+	c.active.Store(time.Now().UnixNano())
+	if addr, err := netip.ParseAddrPort(conn.RemoteAddr().String()); err == nil {
+		c.client = addr.Addr().Unmap()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byClient[c.client] >= t.each {
+		return nil
+	}
+	if len(t.conns) >= t.all {
+		t.evict()
+	}
+	t.conns[c] = struct{}{}
+	t.byClient[c.client]++
+	return c
+}
+
+// evict closes the connection that was idle for the longest; t is locked.
+func (t *connTable) evict() {
+	var oldest *tcpConn
+	for c := range t.conns {
+		if oldest == nil || c.active.Load() < oldest.active.Load() {
+			oldest = c
+		}
+	}
+	if oldest == nil {
+		return
+	}
+	glog.V(2).Infof("server: %v: closed, there are too many TCP connections", oldest.RemoteAddr())
+	t.forget(oldest)
+	closeConn(oldest)
+}
+
+// remove takes a connection that has ended out of the table.
+func (t *connTable) remove(c *tcpConn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.forget(c)
+}
+
+func (t *connTable) forget(c *tcpConn) {
+	if _, ok := t.conns[c]; !ok {
+		return
+	}
+	delete(t.conns, c)
+	if t.byClient[c.client]--; t.byClient[c.client] == 0 {
+		delete(t.byClient, c.client)
+	}
+}
+
+// size is how many connections are open.
+func (t *connTable) size() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.conns)
+}
+
+// rateLimiter bounds the answers over UDP to each client address. Its memory
+// is fixed: addresses whose hashes agree share a bound.
+//
+// It is the generic cell rate algorithm (ITU-T I.371): of each bucket it keeps
+// the moment at which the client, had it asked evenly, would be due.
+type rateLimiter struct {
+	interval int64 // nanoseconds between answers
+	burst    int64 // how far ahead of even a client may be: a second
+	seed     maphash.Seed
+	due      [1 << 16]atomic.Int64
+	slips    atomic.Uint32
+}
+
+// newRateLimiter allows perSecond answers a second to each client address, and
+// as many at once; 0 is no limit, which is nil.
+func newRateLimiter(perSecond int) *rateLimiter {
+	if perSecond == 0 {
+		return nil
+	}
+	return &rateLimiter{interval: int64(time.Second) / int64(perSecond), burst: int64(time.Second), seed: maphash.MakeSeed()}
+}
+
+// allow counts an answer to the client and tells whether it may have it.
+func (l *rateLimiter) allow(client []byte, now int64) bool {
+	due := &l.due[maphash.Bytes(l.seed, client)%uint64(len(l.due))]
+	for {
+		last := due.Load()
+		next := max(last, now) + l.interval
+		if next-now > l.burst {
+			return false
+		}
+		if due.CompareAndSwap(last, next) {
+			return true
+		}
+	}
+}
+
+// slip tells whether a client past its bound gets a reply with TC, so that an
+// honest one can come back over TCP, whose address is not forged: every second
+// time, which sends out less than came in.
+func (l *rateLimiter) slip() bool { return l.slips.Add(1)%2 == 0 }
+
+// clientAddr is the address in a socket address as the kernel writes it.
+func clientAddr(name []byte) []byte {
+	if len(name) < 2 {
+		return nil
+	}
+	switch family := binary.NativeEndian.Uint16(name); {
+	case family == unix.AF_INET && len(name) >= 8:
+		return name[4:8]
+	case family == unix.AF_INET6 && len(name) >= 24:
+		return name[8:24]
+	}
+	return nil
+}
+
+// pressedAfter is how many batches in a row have to be full for a socket to be
+// behind.
+const pressedAfter = 3
