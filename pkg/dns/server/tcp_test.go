@@ -217,7 +217,7 @@ func TestTCPHalfClose(t *testing.T) {
 // A connection on which nothing is asked is closed after the idle time, and so
 // is one on which half a message comes; one that asks again and again is not.
 func TestTCPIdle(t *testing.T) {
-	const idle = 300 * time.Millisecond
+	const idle = 500 * time.Millisecond
 	s := newTestServer(t, fixture(), func(o *Options) { o.TCPIdleTimeout = idle })
 	r := s.listen(t, "127.0.0.1")
 	wire := pack(t, newQuestion(t, webA, nil))
