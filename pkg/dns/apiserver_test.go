@@ -3,10 +3,14 @@ package dns
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"path"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -20,8 +24,8 @@ import (
 	"kubedns/pkg/dns/apiclient"
 )
 
-// apiServer speaks as much of the API as informers need: lists, watches,
-// streaming lists, bookmarks and resource versions that are too old.
+// apiServer speaks as much of the API as informers need: lists in pages,
+// watches, bookmarks and resource versions that are too old.
 type apiServer struct {
 	*httptest.Server
 
@@ -34,8 +38,8 @@ type apiServer struct {
 	failures map[string]int                       // HTTP status by resource; 0 is none
 	epoch    int                                  // watches of an earlier one end
 	watches  map[string]int                       // open ones, by resource
-	lists    map[string]int                       // lists and streaming lists answered, by resource
-	streams  bool                                 // whether streaming lists are known
+	lists    map[string]int                       // lists answered to their end, by resource
+	pageSize int                                  // how many objects a page has at the most
 }
 
 type apiEvent struct {
@@ -45,12 +49,12 @@ type apiEvent struct {
 	object   json.RawMessage
 }
 
-func newAPIServer(t *testing.T, streams bool) *apiServer {
+func newAPIServer(t *testing.T, pageSize int) *apiServer {
 	t.Helper()
 	s := &apiServer{
 		changed: make(chan struct{}), version: 100, oldest: 100,
 		objects:  map[string]map[string]runtime.Object{"services": {}, "endpointslices": {}, "nodes": {}},
-		failures: map[string]int{}, watches: map[string]int{}, lists: map[string]int{}, streams: streams,
+		failures: map[string]int{}, watches: map[string]int{}, lists: map[string]int{}, pageSize: pageSize,
 	}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(func() {
@@ -163,34 +167,57 @@ func marshal(v any) json.RawMessage {
 func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 	resource := path.Base(r.URL.Path)
 	q := r.URL.Query()
-	watching, streaming := q.Get("watch") == "true" || q.Get("watch") == "1", q.Get("sendInitialEvents") == "true"
 	w.Header().Set("Content-Type", "application/json")
 	s.mu.Lock()
 	code := s.failures[resource]
-	if code == 0 && streaming && !s.streams {
-		code = http.StatusUnprocessableEntity
-	}
 	s.mu.Unlock()
 	if code != 0 {
 		fail(w, code, resource)
 		return
 	}
-	if watching {
-		s.watch(w, r, resource, streaming)
+	if q.Get("watch") == "true" || q.Get("watch") == "1" {
+		s.watch(w, r, resource)
 		return
 	}
+	_, _ = w.Write(s.list(resource, q))
+}
+
+// list is a page of a list. A change between two pages of a list makes the
+// rest of it be in vain here, which a real API server puts off for minutes.
+func (s *apiServer) list(resource string, q url.Values) []byte {
 	s.mu.Lock()
-	items := make([]runtime.Object, 0, len(s.objects[resource]))
-	for _, o := range s.objects[resource] {
-		items = append(items, o)
+	defer s.mu.Unlock()
+	keys := slices.Sorted(maps.Keys(s.objects[resource]))
+	from, version := 0, strconv.Itoa(s.version)
+	if token := q.Get("continue"); token != "" {
+		at, of, _ := strings.Cut(token, "-")
+		if of != version {
+			return marshal(metav1.Status{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+				Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "the continue token is too old",
+			})
+		}
+		from, _ = strconv.Atoi(at)
 	}
-	s.lists[resource]++
-	body := marshal(map[string]any{
+	size := s.pageSize
+	if limit, err := strconv.Atoi(q.Get("limit")); err == nil {
+		size = min(size, limit)
+	}
+	to := min(from+size, len(keys))
+	next := ""
+	if to < len(keys) {
+		next = fmt.Sprintf("%d-%s", to, version)
+	} else {
+		s.lists[resource]++
+	}
+	items := make([]runtime.Object, 0, size)
+	for _, key := range keys[from:to] {
+		items = append(items, s.objects[resource][key])
+	}
+	return marshal(map[string]any{
 		"apiVersion": apiVersion(resource), "kind": kindOf(resource) + "List",
-		"metadata": map[string]string{"resourceVersion": strconv.Itoa(s.version)}, "items": items,
+		"metadata": map[string]string{"resourceVersion": version, "continue": next}, "items": items,
 	})
-	s.mu.Unlock()
-	_, _ = w.Write(body)
 }
 
 func apiVersion(resource string) string {
@@ -217,7 +244,7 @@ func fail(w http.ResponseWriter, code int, resource string) {
 }
 
 // watch sends events until the client goes or the epoch ends.
-func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource string, streaming bool) {
+func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource string) {
 	controller := http.NewResponseController(w)
 	send := func(kind watch.EventType, object json.RawMessage) bool {
 		_, err := w.Write(append(marshal(map[string]any{"type": kind, "object": object}), '\n'))
@@ -226,15 +253,7 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource strin
 	since, err := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	s.mu.Lock()
 	epoch := s.epoch
-	var initial []json.RawMessage
-	switch {
-	case streaming:
-		for _, o := range s.objects[resource] {
-			initial = append(initial, marshal(o))
-		}
-		since = s.version
-		s.lists[resource]++
-	case err != nil || since < s.oldest:
+	if err != nil || since < s.oldest {
 		s.mu.Unlock()
 		send(watch.Error, marshal(metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
@@ -246,22 +265,7 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request, resource strin
 	s.mu.Unlock()
 	defer s.do(func() { s.watches[resource]-- })
 
-	if streaming {
-		for _, o := range initial {
-			if !send(watch.Added, o) {
-				return
-			}
-		}
-		if !send(watch.Bookmark, marshal(map[string]any{
-			"apiVersion": apiVersion(resource), "kind": kindOf(resource),
-			"metadata": map[string]any{
-				"resourceVersion": strconv.Itoa(since),
-				"annotations":     map[string]string{metav1.InitialEventsAnnotationKey: "true"},
-			},
-		})) {
-			return
-		}
-	} else if controller.Flush() != nil {
+	if controller.Flush() != nil {
 		return
 	}
 	for {

@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -72,20 +74,15 @@ func NewCluster(o Options, core, discovery rest.Interface) *KubeDNS {
 // informer makes one whose requests and events count as contact.
 func (c *cluster) informer(client rest.Interface, resource string, example runtime.Object, by cache.Indexers, trim cache.TransformFunc) cache.SharedIndexInformer {
 	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			list, err := client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Get()
-			if err == nil {
-				c.heard(resource)
-			}
-			return list, err
+		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			return c.list(ctx, client, resource, trim)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.Watch = true
 			w, err := client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
 			if err != nil {
-				// The informer keeps these to itself. That an API server before
-				// Kubernetes 1.32 does not know streaming lists is no failure.
-				if ctx.Err() == nil && (o.SendInitialEvents == nil || !apierrors.IsInvalid(err)) {
+				// The informer keeps these to itself.
+				if ctx.Err() == nil {
 					c.failed(resource, err)
 				}
 				return nil, err
@@ -101,7 +98,7 @@ func (c *cluster) informer(client rest.Interface, resource string, example runti
 			}, func() { c.failed(resource, errEmptyWatch) }), nil
 		},
 	}
-	i := cache.NewSharedIndexInformerWithOptions(lw, example, cache.SharedIndexInformerOptions{
+	i := cache.NewSharedIndexInformerWithOptions(pagedListWatch{lw}, example, cache.SharedIndexInformerOptions{
 		Indexers: by, ObjectDescription: resource,
 	})
 	// Neither fails before the informer has started.
@@ -112,6 +109,55 @@ func (c *cluster) informer(client rest.Interface, resource string, example runti
 		glog.Errorf("dns: %s informer: %v", resource, err)
 	}
 	return i
+}
+
+// pagedListWatch has client-go list in pages. A streaming list takes as little
+// memory, but its end is a bookmark, which the API server may send a second
+// after the last object: a second without DNS at every start.
+type pagedListWatch struct{ *cache.ListWatch }
+
+// IsWatchListSemanticsUnSupported is how client-go is told.
+func (pagedListWatch) IsWatchListSemanticsUnSupported() bool { return true }
+
+// pageSize is how many objects are listed at a time.
+const pageSize = 500
+
+// list lists in pages and trims each as it comes, so that no more than one is
+// ever whole. The list is the newest there is: to be content with an older one
+// (ResourceVersion 0) would have the API server ignore the limit.
+func (c *cluster) list(ctx context.Context, client rest.Interface, resource string, trim cache.TransformFunc) (runtime.Object, error) {
+	all := &internalversion.List{}
+	o := metav1.ListOptions{Limit: pageSize}
+	for {
+		page, err := client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Get()
+		if err != nil {
+			return nil, err
+		}
+		c.heard(resource)
+		err = apimeta.EachListItem(page, func(obj runtime.Object) error {
+			trimmed, err := trim(obj)
+			if err != nil {
+				return err
+			}
+			kept, ok := trimmed.(runtime.Object)
+			if !ok {
+				return fmt.Errorf("a %T among the %s", trimmed, resource)
+			}
+			all.Items = append(all.Items, kept)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		list, err := apimeta.ListAccessor(page)
+		if err != nil {
+			return nil, err
+		}
+		all.ResourceVersion = list.GetResourceVersion()
+		if o.Continue = list.GetContinue(); o.Continue == "" {
+			return all, nil
+		}
+	}
 }
 
 // tapped is a watch that tells of each event before it passes it on.
@@ -311,6 +357,9 @@ type node struct {
 	meta
 	topologyZone, region string
 }
+
+// DeepCopyObject implements runtime.Object.
+func (n *node) DeepCopyObject() runtime.Object { t := *n; return &t }
 
 func trimNode(obj any) (any, error) {
 	n, ok := obj.(*corev1.Node)

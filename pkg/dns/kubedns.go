@@ -146,6 +146,9 @@ func (kd *KubeDNS) SetFederations(federations map[string]string) {
 	}
 }
 
+// HasFederations tells whether any federation is configured.
+func (kd *KubeDNS) HasFederations() bool { return len(*kd.federations.Load()) > 0 }
+
 // Federated tells whether the labels left of "svc" and the zone, from the left
 // and in lower case, ask for a Service of a configured federation, and the
 // name that its CNAME has: the Service in this cluster where it has a ready
@@ -276,7 +279,7 @@ func (kd *KubeDNS) rebuild(key treecache.Key) {
 	if measured {
 		kd.metrics.programmed(next.Kind, time.Since(since))
 	}
-	if glog.V(2) {
+	if kd.synced.Load() && bool(glog.V(2)) { // the first list would be a line for each Service
 		v4, v6 := next.Family()
 		glog.V(2).Infof("dns: %v has %d IPv4 and %d IPv6 addresses, %d ports, target %q", key, v4, v6, len(next.Ports), next.Target)
 	}

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // The API's objects as they are kept: what no record needs is dropped when
@@ -57,6 +59,16 @@ type endpoint struct {
 type meta struct {
 	metav1.ObjectMeta
 }
+
+// GetObjectKind implements runtime.Object, which a list's items have to be.
+func (*meta) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+// DeepCopyObject implements runtime.Object; nobody writes to what the copies
+// share.
+func (s *service) DeepCopyObject() runtime.Object { t := *s; return &t }
+
+// DeepCopyObject implements runtime.Object.
+func (s *slice) DeepCopyObject() runtime.Object { t := *s; return &t }
 
 func trimMeta(m *metav1.ObjectMeta) meta {
 	return meta{metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, ResourceVersion: m.ResourceVersion}}

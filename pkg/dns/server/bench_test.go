@@ -15,6 +15,7 @@ var benchQuestions = []struct{ name, question string }{
 	{"A", webA},
 	{"NODATA", "v4.default.svc.cluster.local. AAAA"},
 	{"NXDOMAIN", "www.example.org.default.svc.cluster.local. A"},
+	{"NXDOMAINLikeFederated", "example.org.default.svc.cluster.local. A"},
 	{"Headless20", "twenty.default.svc.cluster.local. A"},
 	{"SRV", "_http._tcp.web.default.svc.cluster.local. SRV"},
 	{"SRV20", "_http._tcp.twenty.default.svc.cluster.local. SRV"},

@@ -151,6 +151,6 @@ func clientAddr(name []byte) []byte {
 	return nil
 }
 
-// pressedAfter is how many batches in a row have to be full for a socket to be
+// pressedAfter is for how long every batch has to be full for a socket to be
 // behind.
-const pressedAfter = 3
+const pressedAfter = 100 * time.Millisecond

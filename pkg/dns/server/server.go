@@ -29,6 +29,8 @@ type Backend interface {
 	// asterisk in the place of a Service it has the ports' records in place
 	// of the addresses.
 	SRVRecords(name string) ([]Record, error)
+	// HasFederations tells whether any federation is configured.
+	HasFederations() bool
 	// Federated tells whether the labels left of svc and the zone, in lower
 	// case and in the order of the name, ask for a Service of a configured
 	// federation, and what its CNAME's target is: "" where that is unknown.
@@ -217,10 +219,8 @@ func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, later fu
 			break
 		}
 		v = s.zone.resolve(q, r, rand.Uint32())
-		if v.way == wayFederation {
-			if _, ok := s.backend.Federated(q.labelStrings(3)); !ok {
-				v.way = wayDirect
-			}
+		if v.way == wayFederation && !s.federated(q) {
+			v.way = wayDirect
 		}
 	}
 	if v.way == wayDirect {
@@ -249,6 +249,15 @@ func (w *worker) limited(msg, buf []byte) []byte {
 	r.start(q, buf, s.limit(q, false))
 	r.truncated = true
 	return r.finish(q, dns.RcodeSuccess, 0, s.udpSize)
+}
+
+// federated tells whether the question is for a federated Service.
+func (s *Server) federated(q *query) bool {
+	if !s.backend.HasFederations() {
+		return false // nearly always; search paths make many such names
+	}
+	_, ok := s.backend.Federated(q.labelStrings(3))
+	return ok
 }
 
 // done finishes the reply in w and counts it.

@@ -198,6 +198,8 @@ func (b *fakeBackend) ReverseRecord(string) (*msg.Service, error) {
 	return nil, etcd.Error{Code: etcd.ErrorCodeKeyNotFound}
 }
 
+func (b *fakeBackend) HasFederations() bool { return len(b.federations) > 0 }
+
 func (b *fakeBackend) Federated(labels []string) (string, bool) {
 	target, ok := b.federations[strings.Join(labels, ".")]
 	return target, ok

@@ -161,7 +161,7 @@ func (u *udpSocket) flush(n int) error {
 func (u *udpSocket) serve(ctx context.Context, s *Server) error {
 	w := s.newWorker()
 	defer w.slow.Wait()
-	full := 0 // batches in a row
+	var slack int64 // when a batch was last not full, in Unix nanoseconds
 	for {
 		n, err := u.read()
 		if errors.Is(err, net.ErrClosed) {
@@ -172,14 +172,15 @@ func (u *udpSocket) serve(ctx context.Context, s *Server) error {
 			glog.V(2).Infof("server: reading UDP: %v", err)
 			continue
 		}
-		// Batch after full batch: questions come faster than they are answered.
-		// Those that cost most and are not the zone's are shed.
-		if full++; n < batchSize {
-			full = 0
-		}
-		w.pressed = full >= pressedAfter
 		now := time.Now().UnixNano()
 		s.asked.Store(now)
+		if n < batchSize || slack == 0 {
+			slack = now
+		}
+		// Batch after full batch for so long is no burst: questions come
+		// faster than they are answered. Those that cost most and are not the
+		// zone's are shed.
+		w.pressed = now-slack > int64(pressedAfter)
 		answers := 0
 		for i := range n {
 			m := &u.in[i]

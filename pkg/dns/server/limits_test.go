@@ -1,0 +1,209 @@
+package server
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+)
+
+// pipeConn is a connection from an address.
+type pipeConn struct {
+	net.Conn
+	from netip.AddrPort
+}
+
+func (c pipeConn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.from) }
+
+func newPipe(t *testing.T, from string) pipeConn {
+	t.Helper()
+	here, there := net.Pipe()
+	t.Cleanup(func() { here.Close(); there.Close() })
+	return pipeConn{here, netip.MustParseAddrPort(from)}
+}
+
+// isClosed tells whether a pipe's end was closed.
+func isClosed(t *testing.T, c net.Conn) bool {
+	t.Helper()
+	if err := c.SetDeadline(time.Now().Add(-time.Second)); err != nil {
+		return true
+	}
+	_, err := c.Write([]byte{0})
+	return err != nil && !isTimeout(err)
+}
+
+func isTimeout(err error) bool {
+	e, ok := err.(net.Error) //nolint:errorlint // a pipe's error is not wrapped
+	return ok && e.Timeout()
+}
+
+func TestConnTable(t *testing.T) {
+	table := newConnTable(3, 2)
+	a1, a2 := table.add(newPipe(t, "192.0.2.1:1")), table.add(newPipe(t, "192.0.2.1:2"))
+	if a1 == nil || a2 == nil {
+		t.Fatal("two connections of one client are refused")
+	}
+	if table.add(newPipe(t, "[::ffff:192.0.2.1]:3")) != nil {
+		t.Error("a third one of the client is let in, as it came in IPv6's form")
+	}
+	b := table.add(newPipe(t, "192.0.2.2:1"))
+	if b == nil || table.size() != 3 {
+		t.Fatalf("another client's first is refused, or the size is %d", table.size())
+	}
+	a1.active.Store(20)
+	a2.active.Store(10)
+	b.active.Store(30)
+	c := table.add(newPipe(t, "192.0.2.3:1"))
+	if c == nil || table.size() != 3 {
+		t.Fatalf("with the table full, another client's is refused, or the size is %d", table.size())
+	}
+	for name, tt := range map[string]struct {
+		conn *tcpConn
+		want bool
+	}{"a1": {a1, false}, "a2": {a2, true}, "b": {b, false}, "c": {c, false}} {
+		if got := isClosed(t, tt.conn); got != tt.want {
+			t.Errorf("%s closed: %v, want %v: the one idle for the longest goes", name, got, tt.want)
+		}
+	}
+	table.remove(a2) // its goroutine ends later
+	table.remove(a1)
+	table.remove(b)
+	table.remove(c)
+	if table.size() != 0 || len(table.byClient) != 0 {
+		t.Errorf("left: %d connections, %d clients", table.size(), len(table.byClient))
+	}
+}
+
+func TestRateLimiter(t *testing.T) {
+	if newRateLimiter(0) != nil {
+		t.Error("0 is no limit")
+	}
+	l := newRateLimiter(10)
+	now := time.Unix(1000, 0).UnixNano()
+	client, other := []byte{192, 0, 2, 1}, []byte{192, 0, 2, 2}
+	count := func(client []byte, n int, now int64) (allowed int) {
+		for range n {
+			if l.allow(client, now) {
+				allowed++
+			}
+		}
+		return allowed
+	}
+	if got := count(client, 100, now); got != 10 {
+		t.Errorf("%d of 100 at once are allowed, want 10", got)
+	}
+	if got := count(other, 5, now); got != 5 {
+		t.Errorf("%d of another client's 5 are allowed", got)
+	}
+	if got := count(client, 100, now+int64(500*time.Millisecond)); got != 5 {
+		t.Errorf("%d are allowed half a second later, want 5", got)
+	}
+	if got := count(client, 100, now+int64(time.Hour)); got != 10 {
+		t.Errorf("%d are allowed after an hour, want 10: what was not used is lost", got)
+	}
+	slips := 0
+	for range 100 {
+		if l.slip() {
+			slips++
+		}
+	}
+	if slips != 50 {
+		t.Errorf("%d of 100 past the bound get TC, want 50", slips)
+	}
+	if n := testing.AllocsPerRun(100, func() { l.allow(client, now) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestClientAddr(t *testing.T) {
+	v4 := make([]byte, unix.SizeofSockaddrInet4)
+	v4[0] = unix.AF_INET
+	copy(v4[4:], []byte{192, 0, 2, 1})
+	v6 := make([]byte, unix.SizeofSockaddrInet6)
+	v6[0] = unix.AF_INET6
+	v6[23] = 7
+	for name, tt := range map[string]struct {
+		in   []byte
+		want string
+	}{
+		"IPv4": {v4, "\xc0\x00\x02\x01"}, "IPv6": {v6, "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x07"},
+		"cut": {v6[:20], ""}, "none": {nil, ""},
+	} {
+		if got := string(clientAddr(tt.in)); got != tt.want {
+			t.Errorf("%s: %x, want %x", name, got, tt.want)
+		}
+	}
+}
+
+// Past its bound, a client gets nothing or TC without records; over TCP it
+// gets its answers.
+func TestRateOverUDP(t *testing.T) {
+	s := newTestServer(t, fixture(), func(o *Options) { o.MaxAnswersPerSecond = 5 })
+	r := s.listen(t, "127.0.0.1")
+	question := pack(t, newQuestion(t, webA, nil))
+	conn := dial(t, "udp", r.addr)
+	const asked = 100
+	for range asked {
+		if _, err := conn.Write(question); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full, cut := 0, 0
+	buf := make([]byte, 4096)
+	for {
+		if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		n, err := conn.Read(buf)
+		if err != nil {
+			break
+		}
+		m := new(dns.Msg)
+		if err := m.Unpack(buf[:n]); err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case m.Truncated && len(m.Answer) == 0 && n <= len(question):
+			cut++
+		case len(m.Answer) == 1:
+			full++
+		default:
+			t.Errorf("got %v", m)
+		}
+	}
+	// The machine may take a second over it, or more.
+	if full < 5 || full > asked/2 || cut == 0 || cut > asked/2 {
+		t.Errorf("%d answers and %d with TC of %d questions, with 5 answers a second", full, cut, asked)
+	}
+	if got := s.gather(t)["kubedns_rate_limited_total"]; got != float64(asked-full) {
+		t.Errorf("%v counted, want %d", got, asked-full)
+	}
+	exchange(t, dial(t, "tcp", r.addr), question)
+}
+
+// Under pressure, what would be forwarded is refused, and the zone's names are
+// answered.
+func TestPressed(t *testing.T) {
+	s := newTestServer(t, fixture(), func(o *Options) {
+		o.Forwarder = fakeForwarder(func(context.Context, *dns.Msg, bool) (*dns.Msg, error) {
+			t.Error("forwarded")
+			return nil, context.Canceled
+		})
+	})
+	w := s.newWorker()
+	w.pressed = true
+	for question, want := range map[string]int{webA: dns.RcodeSuccess, "www.example.org. A": dns.RcodeServerFailure} {
+		out := w.handle(t.Context(), pack(t, newQuestion(t, question, nil)), nil, false, nil)
+		m := new(dns.Msg)
+		if err := m.Unpack(out); err != nil || m.Rcode != want {
+			t.Errorf("%s: %v, %v; want %s", question, err, m, dns.RcodeToString[want])
+		}
+	}
+	if got := s.gather(t)["kubedns_forward_overloaded_total"]; got != 1 {
+		t.Errorf("%v counted as shed, want 1", got)
+	}
+}
