@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs kube-dns without privileges on this machine, asks it a question of each
-# kind, and goes on serving until it is interrupted. `make run` calls it.
+# Runs kube-dns, dnsmasq under its nanny in front of it, and the sidecar, without
+# privileges on this machine, asks a question of each kind, and goes on serving
+# until it is interrupted. `make run` calls it.
 #
 # The Services are those of the manifests in deploy/samples, or, where
 # KUBECONFIG is set, those of the cluster that it names.
@@ -12,6 +13,8 @@ dns_port=${DNS_PORT:-10053}
 health_port=${HEALTH_PORT:-8081}
 metrics_port=${METRICS_PORT:-10055}
 upstream_port=${UPSTREAM_PORT:-10153}
+dnsmasq_port=${DNSMASQ_PORT:-5353}
+sidecar_port=${SIDECAR_PORT:-10054}
 run=.run
 pids=()
 
@@ -83,12 +86,33 @@ else
 	start upstream.log dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file= --no-resolv --no-hosts \
 		--listen-address="$address" --bind-interfaces --port="$upstream_port" --local-ttl=60 \
 		--local=/example.org/ --host-record=www.example.org,192.0.2.80,2001:db8::80 \
+		--local=/corp.example/ --host-record=wiki.corp.example,192.0.2.81 \
 		--local=/in-addr.arpa/ --local=/ip6.arpa/
+fi
+
+# The stub domain corp.example, as a mounted ConfigMap has it.
+mkdir -p "$run/config" "$run/nanny"
+printf '{"corp.example": ["%s:%s"]}\n' "$address" "$upstream_port" >"$run/config/stubDomains"
+rm -f "$run/config/upstreamNameservers"
+if [ -z "${KUBECONFIG:-}" ]; then
+	printf '["%s:%s"]\n' "$address" "$upstream_port" >"$run/config/upstreamNameservers"
 fi
 
 PROMETHEUS_PORT=$metrics_port start kube-dns.log bin/kube-dns "${source[@]}" \
 	--dns-bind-address="$address" --dns-port="$dns_port" --healthz-port="$health_port" --v=2
 ready "http://$address:$health_port/readiness"
+
+zone="$address#$dns_port"
+start dnsmasq-nanny.log bin/dnsmasq-nanny -v=2 -logtostderr -configDir="$run/config" -restartDnsmasq=true \
+	-dnsmasqExec="$(command -v dnsmasq)" -stateDir="$run/nanny" -kubednsServer="$address:$dns_port" -- \
+	-k --cache-size=1000 --no-negcache --dns-loop-detect --log-facility=- --conf-file=/dev/null --no-hosts \
+	--port="$dnsmasq_port" --listen-address="$address" --bind-interfaces --user="$(id -un)" \
+	--server="/cluster.local/$zone" --server="/in-addr.arpa/$zone" --server="/ip6.arpa/$zone"
+start sidecar.log bin/sidecar --v=2 --dnsmasq-port="$dnsmasq_port" --prometheus-addr="$address" --prometheus-port="$sidecar_port" \
+	--probe="kubedns,$address:$dns_port,kubernetes.default.svc.cluster.local,5,SRV" \
+	--probe="dnsmasq,$address:$dnsmasq_port,kubernetes.default.svc.cluster.local,5,SRV" \
+	--probe="through,$address:$dnsmasq_port,kubernetes.default.svc.cluster.local,5,SRV,uncached"
+for label in kubedns dnsmasq through; do ready "http://$address:$sidecar_port/healthcheck/$label"; done
 
 ask "$dns_port" kubernetes.default.svc.cluster.local A
 ask "$dns_port" kubernetes.default.svc.cluster.local SRV
@@ -107,15 +131,29 @@ ask "$dns_port" 10-244-0-7.default.pod.cluster.local A
 ask "$dns_port" no-such-service.default.svc.cluster.local A
 ask "$dns_port" cluster.local SOA
 
+
+# Through dnsmasq, as pods ask: it caches, and forwards the stub domain.
+ask "$dnsmasq_port" kubernetes.default.svc.cluster.local A
+if [ -z "${KUBECONFIG:-}" ]; then ask "$dnsmasq_port" wiki.corp.example A; fi
+
+show() { printf '\n$ curl %s\n' "$1"; curl -s "$1" | grep -E "${2:-.}" | sed 's/^/  /'; }
+show "http://$address:$sidecar_port/healthcheck/kubedns"
+show "http://$address:$sidecar_port/healthcheck/dnsmasq"
+show "http://$address:$sidecar_port/metrics" '^kubedns_(probe_success|dnsmasq_(hits|up))'
+
 cat <<TEXT
 
-kube-dns serves on $address:$dns_port until you press ctrl-C. Try, in another terminal:
+kube-dns serves on $address:$dns_port, dnsmasq on $dnsmasq_port, until you press ctrl-C.
+Try, in another terminal:
   dig @$address -p $dns_port web.shop.svc.cluster.local
+  dig @$address -p $dnsmasq_port wiki.corp.example
+  curl $address:$sidecar_port/healthcheck/through
   curl $address:$health_port/readiness
   curl '$address:$health_port/cache?name=shop.svc.cluster.local'
   curl -s $address:$metrics_port/metrics | grep kubedns_
   and change a file in deploy/samples: its records follow.
-The log is in $run/kube-dns.log.
+  and change $run/config/stubDomains: dnsmasq forwards to the new servers, without a restart.
+The logs are $run/*.log.
 TEXT
 wait -n "${pids[@]}" || true
 echo "run.sh: a program has ended; its last lines:" >&2

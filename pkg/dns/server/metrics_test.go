@@ -167,7 +167,7 @@ func TestMetricNames(t *testing.T) {
 			}
 		}
 		want := map[string]bool{
-			"kubedns_panics_total": true, "kubedns_forward_overloaded_total": true, "kubedns_tcp_connections": true,
+			"kubedns_panics_total": true, "kubedns_forward_overloaded_total": true, "kubedns_tcp_connections": true, "kubedns_rate_limited_total": true,
 		}
 		for _, name := range []string{"dns_request_count_total", "dns_request_duration_seconds", "dns_response_size_bytes", "dns_error_count_total", "dns_cachemiss_count_total"} {
 			want[tt.prefix+name] = true
