@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -73,11 +74,14 @@ type Nanny struct {
 	// From here on: of the goroutine that follows changes.
 	cfg         *config.Config
 	candidate   *config.Config // not in force yet, as names are being looked up
+	grace       *time.Timer    // when the candidate stops waiting for that
 	nameservers []netip.AddrPort
-	servers     []domainServer // in force
-	entries     []domainServer // in dnsmasq, padding included
-	warnings    []string       // logged already
-	refusal     string         // logged already
+	servers     []domainServer                     // in force
+	entries     []domainServer                     // in dnsmasq, padding included
+	refusal     string                             // logged already
+	logged      struct{ config, servers []string } // warnings, logged already
+	last        config.Update                      // as the directory's source reported it
+	folders     []string                           // keys that are folders
 }
 
 // New returns a Nanny that has not done anything yet.
@@ -89,6 +93,12 @@ func New(o Options) *Nanny {
 	o.ResolvConfPath = cmp.Or(o.ResolvConfPath, defaultResolvConf)
 	return &Nanny{opts: o, limits: defaultLimits(), args: parseArguments(o.Args, os.ReadFile)}
 }
+
+// retryArgument makes dnsmasq ask again what has no answer after 500 ms, then
+// after twice as long and so on. By itself it never does. Its default of 1 s
+// would be the whole patience of some clients; a healthy upstream that is
+// slower than half a second is rare, and costs a second question.
+const retryArgument = "--fast-dns-retry=500"
 
 // plan is how dnsmasq is started, as far as it does not change with the
 // configuration.
@@ -112,7 +122,7 @@ func nannyArguments(a arguments, p plan, upstreams bool, servers []domainServer)
 	add(!a.logFacility, "--log-facility=-")
 	add(!a.pidFile, "--pid-file=") // none: the nanny knows, and the file system may be read-only
 	add(p.rootUser, "--user=root")
-	add(p.fastRetry, "--fast-dns-retry")
+	add(p.fastRetry, retryArgument)
 	add(!a.noResolv && (!a.resolvFile || upstreams), "--no-resolv")
 	if p.serversFile == "" {
 		for _, s := range servers {
@@ -132,6 +142,11 @@ func (n *Nanny) Run(ctx context.Context) error {
 	if err := n.prepare(ctx); err != nil {
 		return err
 	}
+	return n.supervise(ctx)
+}
+
+// supervise is Run from dnsmasq's start on.
+func (n *Nanny) supervise(ctx context.Context) error {
 	if n.state != nil {
 		defer n.state.close()
 	}
@@ -241,7 +256,7 @@ func (n *Nanny) prepare(ctx context.Context) error {
 // makePlan finds out what dnsmasq and the machine can do.
 func (n *Nanny) makePlan(ctx context.Context) plan {
 	p := plan{fastRetry: !n.args.fastRetry}
-	if p.fastRetry && n.test(ctx, []string{"--fast-dns-retry"}) != nil {
+	if p.fastRetry && n.test(ctx, []string{retryArgument}) != nil {
 		glog.Warningf("dnsmasq: this dnsmasq has no --fast-dns-retry (2.87 has), questions on their way to a server that is removed are lost")
 		p.fastRetry = false
 	}
@@ -294,7 +309,8 @@ func (n *Nanny) test(ctx context.Context, args []string) error {
 // last good one, else the default.
 func (n *Nanny) firstServers(ctx context.Context) error {
 	update := config.Dir(n.opts.ConfigDir, n.opts.SyncInterval).Read()
-	n.logWarnings(update.Warnings)
+	n.refuseFolders(&update)
+	logWarnings(update.Warnings, &n.logged.config)
 	err := update.Err
 	if err == nil {
 		if _, _, err = n.install(ctx, update.Config, true); err == nil {
@@ -322,6 +338,26 @@ func (n *Nanny) firstServers(ctx context.Context) error {
 	return err
 }
 
+// refuseFolders refuses an update where a key of the directory is a folder,
+// which for the directory's source is the same as nothing.
+func (n *Nanny) refuseFolders(u *config.Update) {
+	n.folders = folderKeys(n.opts.ConfigDir)
+	if len(n.folders) > 0 && u.Err == nil {
+		u.Config, u.Err = nil, fmt.Errorf("%s: a folder in place of a file", strings.Join(n.folders, ", "))
+	}
+}
+
+// folderKeys returns which of the configuration's keys are folders in dir.
+func folderKeys(dir string) []string {
+	var folders []string
+	for _, key := range []string{"federations", "stubDomains", "upstreamNameservers"} {
+		if info, err := os.Stat(filepath.Join(dir, key)); err == nil && info.IsDir() {
+			folders = append(folders, key)
+		}
+	}
+	return folders
+}
+
 // refuse says once why a configuration is not used.
 func (n *Nanny) refuse(origin string, err error) {
 	if reason := origin + ": " + err.Error(); reason != n.refusal {
@@ -343,14 +379,14 @@ func (n *Nanny) accept(cfg *config.Config) {
 	}
 }
 
-// logWarnings logs those that were not among the ones before.
-func (n *Nanny) logWarnings(warnings []string) {
+// logWarnings logs those that are not among logged, and makes them logged.
+func logWarnings(warnings []string, logged *[]string) {
 	for _, w := range warnings {
-		if !slices.Contains(n.warnings, w) {
+		if !slices.Contains(*logged, w) {
 			glog.Warningf("dnsmasq: %s", w)
 		}
 	}
-	n.warnings = warnings
+	*logged = warnings
 }
 
 // follow applies changes until ctx is done.
@@ -387,22 +423,27 @@ func (n *Nanny) changes(ctx context.Context, updates <-chan config.Update, names
 		defer ticker.Stop()
 		statistics = ticker.C
 	}
-	grace := time.NewTimer(lookupGrace)
-	grace.Stop()
-	defer grace.Stop()
+	n.grace = time.NewTimer(lookupGrace)
+	n.grace.Stop()
+	defer n.grace.Stop()
 	n.names.want(ctx, hosts(n.cfg))
+	folders := time.NewTicker(cmp.Or(n.opts.SyncInterval, 10*time.Second))
+	defer folders.Stop()
 	first := true
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case u := <-updates:
+			n.last = u
 			n.update(ctx, u, first)
 			first = false
-			if n.candidate != nil {
-				grace.Reset(lookupGrace)
+		case <-folders.C:
+			// A folder that comes or goes is no change for the source.
+			if !first && !slices.Equal(folderKeys(n.opts.ConfigDir), n.folders) {
+				n.update(ctx, n.last, false)
 			}
-		case <-grace.C:
+		case <-n.grace.C:
 			n.apply(ctx)
 		case <-n.names.changed:
 			if _, pending := n.names.addrs(); !pending || n.candidate == nil {
@@ -426,7 +467,8 @@ func (n *Nanny) update(ctx context.Context, u config.Update, first bool) {
 		glog.Warningf("dnsmasq: %s has changed, which is ignored without -restartDnsmasq", u.Origin)
 		return
 	}
-	n.logWarnings(u.Warnings)
+	n.refuseFolders(&u)
+	logWarnings(u.Warnings, &n.logged.config)
 	if u.Err != nil {
 		n.candidate = nil
 		n.refuse(u.Origin, u.Err)
@@ -445,7 +487,9 @@ func (n *Nanny) update(ctx context.Context, u config.Update, first bool) {
 	n.names.want(ctx, slices.Concat(hosts(n.cfg), hosts(u.Config)))
 	if _, pending := n.names.addrs(); !pending {
 		n.apply(ctx)
+		return
 	}
+	n.grace.Reset(lookupGrace)
 }
 
 // apply gives dnsmasq the servers that follow from the configuration, the
@@ -517,7 +561,7 @@ func (n *Nanny) install(ctx context.Context, cfg *config.Config, start bool) (ne
 	isOwn := func(addr netip.AddrPort) bool { return n.args.isOwn(addr, local) }
 	servers, warnings := desiredServers(cfg, resolved, n.nameservers, isOwn)
 	if !start && !pending {
-		n.logWarnings(warnings)
+		logWarnings(warnings, &n.logged.servers)
 	}
 	if err := validateServers(servers); err != nil {
 		return needNothing, "", err

@@ -36,6 +36,11 @@ func defaultLimits() limits {
 	}
 }
 
+// nextPause is the pause that follows pause when dnsmasq dies young again.
+func (l limits) nextPause(pause time.Duration) time.Duration {
+	return min(max(2*pause, l.pause), l.maxPause)
+}
+
 // errDeaf is why a dnsmasq that lives counts as dead.
 var errDeaf = errors.New("it did not answer")
 
@@ -140,7 +145,7 @@ func (s *supervisor) Run(ctx context.Context) error {
 			return nil
 		case <-time.After(pause):
 		}
-		pause = min(max(2*pause, s.limits.pause), s.limits.maxPause)
+		pause = s.limits.nextPause(pause)
 	}
 }
 

@@ -1,0 +1,406 @@
+package dnsmasq
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// clientTimeout is when a question without an answer is lost, as with glibc.
+const clientTimeout = 5 * time.Second
+
+// load asks dnsmasq questions at a steady rate, each for a name that nobody has
+// asked for before, each once: what gets no answer is not asked again.
+type load struct {
+	conn    *net.UDPConn
+	domains []string
+
+	mu      sync.Mutex
+	sent    int
+	waiting map[uint16]time.Time
+	times   []time.Duration // from question to answer
+	answers []answer
+	rcodes  map[string]int
+	lost    int
+}
+
+type answer struct{ asked, came time.Time }
+
+// startLoad asks rate questions a second about names of the domains, in turn,
+// until the function that it returns is called, which waits for the last
+// answers.
+func startLoad(t *testing.T, addr string, rate int, domains ...string) (*load, func()) {
+	t.Helper()
+	conn, err := net.Dial("udp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &load{conn: conn.(*net.UDPConn), domains: domains, waiting: map[uint16]time.Time{}, rcodes: map[string]int{}}
+	_ = l.conn.SetReadBuffer(1 << 20)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	sending := make(chan struct{})
+	wg.Go(func() {
+		defer close(sending)
+		l.send(ctx, rate)
+	})
+	wg.Go(l.receive)
+	stopped := false
+	stop := func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		<-sending
+		deadline := time.Now().Add(clientTimeout)
+		ticker := time.NewTicker(10 * time.Millisecond)
+		defer ticker.Stop()
+		for l.outstanding() > 0 && time.Now().Before(deadline) {
+			<-ticker.C
+		}
+		_ = conn.Close()
+		wg.Wait()
+		l.lost += len(l.waiting)
+	}
+	t.Cleanup(stop)
+	return l, stop
+}
+
+func (l *load) outstanding() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting)
+}
+
+func (l *load) send(ctx context.Context, rate int) {
+	const tick = 5 * time.Millisecond
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	began := time.Now()
+	for id := uint16(1); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for due := int(time.Since(began).Seconds() * float64(rate)); l.sent < due; id++ {
+			q := new(dns.Msg)
+			q.SetQuestion(uniqueName(l.domains[l.sent%len(l.domains)]), dns.TypeA)
+			q.Id = id
+			packet, err := q.Pack()
+			if err != nil {
+				panic(err)
+			}
+			now := time.Now()
+			l.mu.Lock()
+			if _, old := l.waiting[id]; old {
+				l.lost++ // it comes round in 32 s
+			}
+			l.waiting[id] = now
+			l.sent++
+			l.mu.Unlock()
+			// An error is one that an earlier question has brought about, as
+			// that nobody listens at the port.
+			for range 3 {
+				if _, err := l.conn.Write(packet); err == nil {
+					break
+				}
+			}
+		}
+	}
+}
+
+func (l *load) receive() {
+	packet := make([]byte, 4096)
+	for {
+		n, err := l.conn.Read(packet)
+		if err != nil {
+			if isRefused(err) {
+				continue
+			}
+			return
+		}
+		if n < 12 {
+			continue
+		}
+		now := time.Now()
+		id, rcode := binary.BigEndian.Uint16(packet), int(packet[3]&0xf)
+		l.mu.Lock()
+		if asked, ok := l.waiting[id]; ok {
+			delete(l.waiting, id)
+			l.times = append(l.times, now.Sub(asked))
+			l.answers = append(l.answers, answer{asked, now})
+			l.rcodes[dns.RcodeToString[rcode]]++
+		}
+		l.mu.Unlock()
+	}
+}
+
+// answeredAfter returns when the first question that was asked after since was
+// answered, ok being false while none was.
+func (l *load) answeredAfter(since time.Time) (at time.Time, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := len(l.answers) - 1; i >= 0 && l.answers[i].came.After(since); i-- {
+		if l.answers[i].asked.After(since) {
+			at, ok = l.answers[i].came, true
+		}
+	}
+	return at, ok
+}
+
+func (l *load) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slices.Sort(l.times)
+	slow := 0
+	for _, d := range l.times {
+		if d > 500*time.Millisecond {
+			slow++
+		}
+	}
+	at := func(q float64) time.Duration {
+		if len(l.times) == 0 {
+			return 0
+		}
+		return l.times[int(q*float64(len(l.times)-1))].Round(10 * time.Microsecond)
+	}
+	return fmt.Sprintf("%d questions, %d lost, %v, times: median %v, 99%% %v, longest %v, %d over 0.5s",
+		l.sent, l.lost, l.rcodes, at(0.5), at(0.99), at(1), slow)
+}
+
+// idleClients keeps n TCP connections to dnsmasq open. The function that it
+// returns asks one question on each and returns how many were answered.
+func idleClients(t *testing.T, addr string, n int) func(name string) int {
+	t.Helper()
+	var conns []*dns.Conn
+	for range n {
+		conn, err := (&dns.Client{Net: "tcp", Timeout: 5 * time.Second}).Dial(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		conns = append(conns, conn)
+	}
+	return func(name string) int {
+		answered := 0
+		for _, conn := range conns {
+			q := new(dns.Msg)
+			q.SetQuestion(name, dns.TypeA)
+			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+			if err := conn.WriteMsg(q); err != nil {
+				continue
+			}
+			if _, err := conn.ReadMsg(); err == nil {
+				answered++
+			}
+		}
+		return answered
+	}
+}
+
+// TestReloadsUnderLoad changes stub domains and upstream nameservers 50 times
+// while 2,000 questions a second are asked.
+func TestReloadsUnderLoad(t *testing.T) {
+	const changes, period = 50, 600 * time.Millisecond
+	fixed := startUpstream(t, "192.0.2.9")
+	servers := []*upstream{startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")}
+	nt := startNanny(t, []string{"--cache-size=1000", "--no-negcache", "--dns-loop-detect",
+		"--server=/cluster.local/" + hashAddr(fixed.addr)}, func(nt *nannyTest) {
+		nt.writeJSON(t, "stubDomains", map[string][]string{"stub.example": {servers[0].addr}, "gone.example": {servers[0].addr}})
+		nt.writeJSON(t, "upstreamNameservers", []string{servers[0].addr, servers[1].addr})
+	})
+	pid := nt.pid()
+	askIdle := idleClients(t, nt.addr, 5)
+	l, stop := startLoad(t, nt.addr, 2000, "svc.cluster.local", "stub.example", "gone.example", "other.example")
+
+	// Each change moves the stub domain to the other server; every other one
+	// takes a whole domain or one of the two upstreams away.
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	longest := time.Duration(0)
+	for i := range changes {
+		now, other := servers[i%2], servers[(i+1)%2]
+		stubDomains := map[string][]string{"stub.example": {other.addr}}
+		upstreams := []string{now.addr}
+		if i%2 == 1 {
+			stubDomains["gone.example"] = []string{other.addr}
+			upstreams = append(upstreams, other.addr)
+		}
+		began := time.Now()
+		nt.writeJSON(t, "stubDomains", stubDomains)
+		nt.writeJSON(t, "upstreamNameservers", upstreams)
+		want := []string{"192.0.2.2", "192.0.2.1"}[i%2]
+		nt.awaitLookup(t, "stub.example", want)
+		longest = max(longest, time.Since(began))
+		<-ticker.C
+	}
+	stop()
+	t.Logf("load: %v", l)
+	t.Logf("from a file's change to an answer of the new server: %v at the longest", longest.Round(time.Millisecond))
+	if l.lost > 0 || len(l.rcodes) != 1 || l.rcodes["NOERROR"] != l.sent {
+		t.Errorf("lost or failed: %v", l)
+	}
+	if l.sent < 50000 {
+		t.Errorf("only %d questions in %v", l.sent, changes*period)
+	}
+	if longest > time.Second {
+		t.Errorf("new servers in force after %v, want 1s at most", longest)
+	}
+	if got := askIdle(uniqueName("svc.cluster.local")); got != 5 {
+		t.Errorf("%d of 5 idle TCP clients are still served", got)
+	}
+	if got := nt.pid(); got != pid {
+		t.Errorf("dnsmasq is process %d, was %d", got, pid)
+	}
+	if got := valueOf(t, nt.metrics.reloads.WithLabelValues(resultSuccess)); got < changes {
+		t.Errorf("%v reloads, want %d at the least", got, changes)
+	}
+}
+
+// TestRestarts forces 20 restarts by what SIGHUP cannot change: whether
+// resolv.conf is read, with an operator's own --resolv-file.
+func TestRestarts(t *testing.T) {
+	const restarts = 20
+	fixed, other := startUpstream(t, "192.0.2.9"), startUpstream(t, "192.0.2.1")
+	own := filepath.Join(openDir(t), "resolv.conf")
+	writeFile(t, own, "nameserver 192.0.2.77\n")
+	nt := startNanny(t, []string{"--server=/cluster.local/" + hashAddr(fixed.addr), "--resolv-file=" + own}, nil)
+	l, stop := startLoad(t, nt.addr, 200, "svc.cluster.local")
+	var downs []time.Duration
+	for i := range restarts {
+		pid := 0
+		await(t, 5*time.Second, "dnsmasq is ready", func() bool { pid = nt.pid(); return pid != 0 })
+		idleClients(t, nt.addr, 5)
+		if i%2 == 0 {
+			nt.writeJSON(t, "upstreamNameservers", []string{other.addr})
+		} else {
+			nt.write(t, "upstreamNameservers", "")
+		}
+		var gone time.Time
+		ticker := time.NewTicker(time.Millisecond)
+		for deadline := time.Now().Add(5 * time.Second); gone.IsZero(); <-ticker.C {
+			if syscall.Kill(pid, 0) != nil {
+				gone = time.Now()
+			} else if time.Now().After(deadline) {
+				t.Fatalf("dnsmasq was not restarted by change %d", i)
+			}
+		}
+		ticker.Stop()
+		downs = append(downs, nt.backAfter(t, l, gone))
+	}
+	stop()
+	reportDowns(t, l, downs)
+	if got := valueOf(t, nt.metrics.restarts.WithLabelValues("asked")); got != restarts {
+		t.Errorf("%v restarts, want %d", got, restarts)
+	}
+	// dnsmasq exits when it cannot bind.
+	if got := valueOf(t, nt.metrics.restarts.WithLabelValues("died")); got != 0 {
+		t.Errorf("dnsmasq died %v times, its last lines:\n%s", got, nt.output.lastLines())
+	}
+}
+
+// TestKills kills dnsmasq 20 times under load. Its children for idle TCP
+// clients hold its port.
+func TestKills(t *testing.T) {
+	const kills = 20
+	fixed := startUpstream(t, "192.0.2.9")
+	nt := startNanny(t, []string{"--server=/cluster.local/" + hashAddr(fixed.addr)}, func(nt *nannyTest) {
+		nt.limits.deaths = kills + 1
+		nt.limits.healthy = 200 * time.Millisecond // so that all 20 fit into a test
+	})
+	l, stop := startLoad(t, nt.addr, 2000, "svc.cluster.local")
+	var downs []time.Duration
+	for range kills {
+		pid := 0
+		await(t, 5*time.Second, "dnsmasq is ready", func() bool { pid = nt.pid(); return pid != 0 })
+		idleClients(t, nt.addr, 5)
+		at := time.Now()
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		downs = append(downs, nt.backAfter(t, l, at))
+		await(t, 5*time.Second, "dnsmasq has lived for some time", func() bool { return time.Since(at) > 400*time.Millisecond })
+	}
+	stop()
+	reportDowns(t, l, downs)
+	if got := valueOf(t, nt.metrics.restarts.WithLabelValues("died")); got != kills {
+		t.Errorf("dnsmasq died %v times, want %d: a start failed", got, kills)
+	}
+}
+
+// backAfter returns how long after since a question asked then was answered.
+func (nt *nannyTest) backAfter(t *testing.T, l *load, since time.Time) time.Duration {
+	t.Helper()
+	var at time.Time
+	await(t, 10*time.Second, "a question is answered again", func() (ok bool) {
+		at, ok = l.answeredAfter(since)
+		return ok
+	})
+	return at.Sub(since)
+}
+
+func reportDowns(t *testing.T, l *load, downs []time.Duration) {
+	t.Helper()
+	slices.Sort(downs)
+	t.Logf("load: %v", l)
+	t.Logf("%d times away, back after: median %v, longest %v", len(downs), downs[len(downs)/2].Round(time.Millisecond), downs[len(downs)-1].Round(time.Millisecond))
+	if longest := downs[len(downs)-1]; longest > 300*time.Millisecond {
+		t.Errorf("back after %v, want 300ms at most", longest)
+	}
+}
+
+// TestReloadsLeakNothing counts goroutines and descriptors, the nanny's and
+// dnsmasq's, before and after 500 reloads.
+func TestReloadsLeakNothing(t *testing.T) {
+	const reloads = 500
+	nt := startNanny(t, nil, nil)
+	success := nt.metrics.reloads.WithLabelValues(resultSuccess)
+	reload := func(i int) {
+		want := valueOf(t, success) + 1
+		nt.write(t, "stubDomains", fmt.Sprintf(`{"stub.example":["192.0.2.%d"]}`, i%200+1))
+		nt.awaitCount(t, success, want)
+	}
+	reload(0)
+	type counts struct{ goroutines, own, dnsmasq int }
+	count := func() counts {
+		return counts{runtime.NumGoroutine(), descriptors(t, os.Getpid()), descriptors(t, nt.pid())}
+	}
+	before := count()
+	for i := range reloads {
+		reload(i + 1)
+	}
+	var after counts
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); <-ticker.C {
+		if after = count(); after == before {
+			break
+		}
+	}
+	t.Logf("goroutines, own descriptors, dnsmasq's: %v before, %v after %d reloads", before, after, reloads)
+	if after != before {
+		t.Errorf("%+v after %d reloads, %+v before", after, reloads, before)
+	}
+}
+
+func descriptors(t *testing.T, pid int) int {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
