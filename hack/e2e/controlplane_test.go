@@ -116,8 +116,13 @@ func program(t *testing.T, name string, race bool) string {
 // adminKubeconfig writes a kubeconfig of the admin of c.
 func adminKubeconfig(t *testing.T, c *harness.ControlPlane) string {
 	t.Helper()
+	return kubeconfig(t, c, harness.KubeconfigOptions{})
+}
+
+func kubeconfig(t *testing.T, c *harness.ControlPlane, o harness.KubeconfigOptions) string {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := c.WriteKubeconfig(file, ""); err != nil {
+	if err := c.WriteKubeconfig(file, o); err != nil {
 		t.Fatal(err)
 	}
 	return file
@@ -172,11 +177,7 @@ func TestControlPlane(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		file := filepath.Join(t.TempDir(), "kubeconfig")
-		if err := c.WriteKubeconfig(file, token); err != nil {
-			t.Fatal(err)
-		}
-		cfg, err := clientcmd.BuildConfigFromFlags("", file)
+		cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig(t, c, harness.KubeconfigOptions{Token: token}))
 		if err != nil {
 			t.Fatal(err)
 		}

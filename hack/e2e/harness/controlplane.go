@@ -3,6 +3,7 @@ package harness
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
@@ -277,15 +278,21 @@ func (c *ControlPlane) Stop() {
 	}
 }
 
-// WriteKubeconfig writes a kubeconfig with the bearer token, the admin's where
-// it is empty, to file.
-func (c *ControlPlane) WriteKubeconfig(file, token string) error {
-	if token == "" {
-		token = c.adminToken
-	}
+// KubeconfigOptions say what a kubeconfig has.
+type KubeconfigOptions struct {
+	// Token is the bearer token; the admin's where empty.
+	Token string
+	// Server is the API server's URL; its own where empty.
+	Server string
+}
+
+// WriteKubeconfig writes a kubeconfig to file.
+func (c *ControlPlane) WriteKubeconfig(file string, o KubeconfigOptions) error {
 	cfg := clientcmdapi.NewConfig()
-	cfg.Clusters["e2e"] = &clientcmdapi.Cluster{Server: c.URL, CertificateAuthorityData: c.caData}
-	cfg.AuthInfos["e2e"] = &clientcmdapi.AuthInfo{Token: token}
+	cfg.Clusters["e2e"] = &clientcmdapi.Cluster{
+		Server: cmp.Or(o.Server, c.URL), CertificateAuthorityData: c.caData,
+	}
+	cfg.AuthInfos["e2e"] = &clientcmdapi.AuthInfo{Token: cmp.Or(o.Token, c.adminToken)}
 	cfg.Contexts["e2e"] = &clientcmdapi.Context{Cluster: "e2e", AuthInfo: "e2e"}
 	cfg.CurrentContext = "e2e"
 	if err := clientcmd.WriteToFile(*cfg, file); err != nil {

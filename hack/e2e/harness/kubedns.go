@@ -28,13 +28,15 @@ type KubeDNSOptions struct {
 	// Nameservers is given as --nameservers. Where it is empty, that is an
 	// address where nobody answers: no test asks the machine's nameservers.
 	Nameservers string
-	// Args are more flags. They come last, so that they override.
+	// Args are more flags. They come last, so that they override. "{addr}" in
+	// one stands for DNS's host:port.
 	Args []string
 	// Env are more environment variables.
 	Env []string
 	// NoWait returns at once, not when /readiness says ok.
 	NoWait bool
-	// NoCheckExit leaves it to the test how the program ends.
+	// NoCheckExit leaves it to the test how the program ends. A data race
+	// fails the test all the same.
 	NoCheckExit bool
 }
 
@@ -84,8 +86,11 @@ func StartKubeDNS(t testing.TB, o KubeDNSOptions) *KubeDNS {
 	if o.Kubeconfig != "" {
 		args = append(args, "--kubecfg-file="+o.Kubeconfig)
 	}
+	for _, arg := range o.Args {
+		args = append(args, strings.ReplaceAll(arg, "{addr}", k.Addr))
+	}
 	env := append([]string{"PROMETHEUS_PORT=" + strconv.Itoa(ports[2])}, o.Env...)
-	k.Process, err = start(&Log{}, env, o.Binary, slices.Concat(args, o.Args)...)
+	k.Process, err = start(&Log{}, env, o.Binary, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
