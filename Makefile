@@ -86,6 +86,10 @@ fuzz: ## Run every fuzz target for FUZZTIME each (1m)
 verify: ## Check formatting, vet, modules, import rules, scripts; the work tree must be clean
 	@hack/verify.sh '$(MODULES)' '$(OWN_MODULES)'
 
+.PHONY: images
+images: ## Build the container images; REGISTRY=registry.example.org/dns also pushes them
+	@GO='$(GO)' VERSION='$(VERSION)' REVISION='$(REVISION)' LDFLAGS='$(LDFLAGS)' hack/images.sh
+
 .PHONY: clean
 clean: ## Remove what builds and runs leave in the work tree
 	rm -rf bin .run
