@@ -147,7 +147,8 @@ join() {
 	case $engine in
 	buildah | podman)
 		"$engine" manifest rm "$list" >/dev/null 2>&1 || true
-		"$engine" manifest create "$list" "$@" >/dev/null
+		"$engine" manifest create "$list" >/dev/null
+		for image in "$@"; do "$engine" manifest add "$list" "containers-storage:$image" >/dev/null; done
 		if [ -n "${REGISTRY:-}" ]; then "$engine" manifest push --all "$list" "docker://$list"; fi
 		;;
 	docker)
