@@ -66,6 +66,7 @@ func TestPod(t *testing.T) {
 				}
 			}
 			checkEndpoints(t, p)
+			t.Run("metrics of rules and dashboard", func(t *testing.T) { checkMetricNames(t, p) })
 			checkRefusal(t, p)
 		})
 	}
