@@ -281,11 +281,32 @@ func (p *pod) spec(t testing.TB, d *appsv1.Deployment) *corev1.Pod {
 			HostPath: &corev1.HostPathVolumeSource{Path: dir, Type: ptr(corev1.HostPathDirectory)},
 		}})
 	}
+	if from.AutomountServiceAccountToken == nil || *from.AutomountServiceAccountToken {
+		p.mountToken(t, &spec)
+	}
 	p.syncConfig(t)
 	return &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: d.Spec.Template.Labels},
 		Spec:       spec,
+	}
+}
+
+// mountToken mounts the token into all containers, as the API server does where
+// a pod does not say that it wants none.
+func (p *pod) mountToken(t testing.TB, spec *corev1.PodSpec) {
+	t.Helper()
+	dir := filepath.Join(p.dir, "volume-token")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.writeToken(t, dir)
+	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "token", VolumeSource: corev1.VolumeSource{
+		HostPath: &corev1.HostPathVolumeSource{Path: dir, Type: ptr(corev1.HostPathDirectory)},
+	}})
+	for i := range spec.Containers {
+		spec.Containers[i].VolumeMounts = append(spec.Containers[i].VolumeMounts,
+			corev1.VolumeMount{Name: "token", MountPath: "/var/run/secrets/kubernetes.io/serviceaccount", ReadOnly: true})
 	}
 }
 

@@ -46,17 +46,7 @@ func TestPod(t *testing.T) {
 			p := startPod(t, c, tt.dir)
 			p.awaitHealthy(t)
 			checkPrivileges(t, p)
-			p.setConfig(t, map[string]string{
-				"stubDomains":         fmt.Sprintf(`{"corp.example.net": [%q]}`, stub),
-				"upstreamNameservers": fmt.Sprintf(`[%q]`, upstream),
-			})
-			harness.Eventually(t, 20*time.Second, func() error {
-				reply, err := harness.Ask(t.Context(), harness.Question{Server: podServer, Name: "db.corp.example.net.", Type: dns.TypeA})
-				if err == nil && len(reply.Answer) == 0 {
-					err = fmt.Errorf("no answer in %s", reply)
-				}
-				return err
-			})
+			configure(t, p, stub, upstream)
 			askPod(t, tt.direct)
 			if tt.ipv6 {
 				for _, server := range []string{"[::1]:53", "[::1]:10053"} {
@@ -70,6 +60,42 @@ func TestPod(t *testing.T) {
 			checkRefusal(t, p)
 		})
 	}
+}
+
+// TestPodStock runs the pod that clusters with kube-dns 1.2x have, of which
+// nothing but the images is new, and the user of dnsmasq: where ports below
+// 1024 are kept for root, as here, it has to be root.
+func TestPodStock(t *testing.T) {
+	if !inOwnNetwork(t) {
+		return
+	}
+	prepareNetwork(t, []corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "1024"}})
+	c := ownCluster(t)
+	makePodObjects(t, c)
+	upstream := harness.StartUpstream(t, "testdata/upstream.conf")
+	stub := harness.StartUpstream(t, stubConfig(t))
+	newApplier(t, c).applyAll(t, kustomize(t, deployDir))
+	p := startPod(t, c, "testdata/pod-stock")
+	p.awaitHealthy(t)
+	configure(t, p, stub, upstream)
+	askPod(t, false)
+}
+
+// configure gives the pod a stub domain and an upstream nameserver, and waits
+// until it has them.
+func configure(t testing.TB, p *pod, stub, upstream string) {
+	t.Helper()
+	p.setConfig(t, map[string]string{
+		"stubDomains":         fmt.Sprintf(`{"corp.example.net": [%q]}`, stub),
+		"upstreamNameservers": fmt.Sprintf(`[%q]`, upstream),
+	})
+	harness.Eventually(t, 20*time.Second, func() error {
+		reply, err := harness.Ask(t.Context(), harness.Question{Server: podServer, Name: "db.corp.example.net.", Type: dns.TypeA})
+		if err == nil && len(reply.Answer) == 0 {
+			err = fmt.Errorf("no answer in %s", reply)
+		}
+		return err
+	})
 }
 
 // stubConfig is a file that makes dnsmasq the nameserver of corp.example.net.
