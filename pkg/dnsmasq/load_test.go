@@ -1,14 +1,18 @@
 package dnsmasq
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -33,7 +37,53 @@ type load struct {
 	answers []answer
 	rcodes  map[string]int
 	lost    int
+	dropped int // questions and answers that the kernel threw away, as their reader had no processor time
 }
+
+// forwardMax has dnsmasq refuse no question when the upstream, which is in the
+// test, has no processor for a moment.
+const forwardMax = "--dns-forward-max=10000"
+
+// stalled is how long, in total, something on this machine has waited for a
+// processor. Limits of time are for a machine that is not busy, so that they
+// are extended by what has been waited meanwhile. It is 0 where the kernel does
+// not tell.
+func stalled(t *testing.T) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile("/proc/pressure/cpu")
+	if err != nil {
+		return 0
+	}
+	_, total, _ := strings.Cut(string(text), "total=")
+	total, _, _ = strings.Cut(total, "\n")
+	us, err := strconv.ParseInt(total, 10, 64)
+	if err != nil {
+		t.Fatalf("/proc/pressure/cpu: %v", err)
+	}
+	return time.Duration(us) * time.Microsecond
+}
+
+// judge begins a measurement on a machine that others may also use. The
+// function that it returns reports a number out of bounds: as an error or, when
+// something has waited for a processor more than half of the time since, so that
+// the numbers tell of the machine alone, by skipping the rest of the test.
+func judge(t *testing.T) func(format string, args ...any) {
+	t.Helper()
+	began, before := time.Now(), stalled(t)
+	return func(format string, args ...any) {
+		t.Helper()
+		if waited, took := stalled(t)-before, time.Since(began); waited > took/2 {
+			t.Skipf("the machine is too busy to judge, for %v of %v something has waited for a processor: %s", waited, took, fmt.Sprintf(format, args...))
+		}
+		t.Errorf(format, args...)
+	}
+}
+
+// outage is how long something took, and how long something waited for a
+// processor meanwhile.
+type outage struct{ took, stalled time.Duration }
+
+func (o outage) less() time.Duration { return o.took - o.stalled }
 
 type answer struct{ asked, came time.Time }
 
@@ -46,6 +96,7 @@ func startLoad(t *testing.T, addr string, rate int, domains ...string) (*load, f
 	if err != nil {
 		t.Fatal(err)
 	}
+	droppedBefore := dropped(t, addr) // the client's socket is new
 	l := &load{conn: conn.(*net.UDPConn), domains: domains, waiting: map[uint16]time.Time{}, rcodes: map[string]int{}}
 	_ = l.conn.SetReadBuffer(1 << 20)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -70,12 +121,37 @@ func startLoad(t *testing.T, addr string, rate int, domains ...string) (*load, f
 		for l.outstanding() > 0 && time.Now().Before(deadline) {
 			<-ticker.C
 		}
+		l.dropped = dropped(t, addr) - droppedBefore + dropped(t, conn.LocalAddr().String())
 		_ = conn.Close()
 		wg.Wait()
 		l.lost += len(l.waiting)
 	}
 	t.Cleanup(stop)
 	return l, stop
+}
+
+// dropped is how many packets the kernel has thrown away at the UDP socket of
+// 127.0.0.1 that has addr's port, for its buffer was full.
+func dropped(t *testing.T, addr string) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/net/udp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.MustParseAddrPort(addr)
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 13 || fields[1] != fmt.Sprintf("0100007F:%04X", at.Port()) {
+			continue
+		}
+		n, err := strconv.Atoi(fields[len(fields)-1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	t.Fatalf("no UDP socket at %s", addr)
+	return 0
 }
 
 func (l *load) outstanding() int {
@@ -177,8 +253,8 @@ func (l *load) String() string {
 		}
 		return l.times[int(q*float64(len(l.times)-1))].Round(10 * time.Microsecond)
 	}
-	return fmt.Sprintf("%d questions, %d lost, %v, times: median %v, 99%% %v, longest %v, %d over 0.5s",
-		l.sent, l.lost, l.rcodes, at(0.5), at(0.99), at(1), slow)
+	return fmt.Sprintf("%d questions, %d lost, %d dropped by a busy machine, %v, times: median %v, 99%% %v, longest %v, %d over 0.5s",
+		l.sent, l.lost, l.dropped, l.rcodes, at(0.5), at(0.99), at(1), slow)
 }
 
 // idleClients keeps n TCP connections to dnsmasq open. The function that it
@@ -217,12 +293,13 @@ func TestReloadsUnderLoad(t *testing.T) {
 	const changes, period = 50, 600 * time.Millisecond
 	fixed := startUpstream(t, "192.0.2.9")
 	servers := []*upstream{startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")}
-	nt := startNanny(t, []string{"--cache-size=1000", "--no-negcache", "--dns-loop-detect",
+	nt := startNanny(t, []string{"--cache-size=1000", "--no-negcache", "--dns-loop-detect", forwardMax,
 		"--server=/cluster.local/" + hashAddr(fixed.addr)}, func(nt *nannyTest) {
 		nt.writeJSON(t, "stubDomains", map[string][]string{"stub.example": {servers[0].addr}, "gone.example": {servers[0].addr}})
 		nt.writeJSON(t, "upstreamNameservers", []string{servers[0].addr, servers[1].addr})
 	})
 	pid := nt.pid()
+	wrong := judge(t)
 	askIdle := idleClients(t, nt.addr, 5)
 	l, stop := startLoad(t, nt.addr, 2000, "svc.cluster.local", "stub.example", "gone.example", "other.example")
 
@@ -230,7 +307,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 	// takes a whole domain or one of the two upstreams away.
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
-	longest := time.Duration(0)
+	var longest outage
 	for i := range changes {
 		now, other := servers[i%2], servers[(i+1)%2]
 		stubDomains := map[string][]string{"stub.example": {other.addr}}
@@ -239,31 +316,33 @@ func TestReloadsUnderLoad(t *testing.T) {
 			stubDomains["gone.example"] = []string{other.addr}
 			upstreams = append(upstreams, other.addr)
 		}
-		began := time.Now()
+		began, stalledBefore := time.Now(), stalled(t)
 		nt.writeJSON(t, "stubDomains", stubDomains)
 		nt.writeJSON(t, "upstreamNameservers", upstreams)
 		want := []string{"192.0.2.2", "192.0.2.1"}[i%2]
 		nt.awaitLookup(t, "stub.example", want)
-		longest = max(longest, time.Since(began))
+		if o := (outage{time.Since(began), stalled(t) - stalledBefore}); o.less() >= longest.less() {
+			longest = o
+		}
 		<-ticker.C
 	}
 	stop()
 	t.Logf("load: %v", l)
-	t.Logf("from a file's change to an answer of the new server: %v at the longest", longest.Round(time.Millisecond))
-	if l.lost > 0 || len(l.rcodes) != 1 || l.rcodes["NOERROR"] != l.sent {
-		t.Errorf("lost or failed: %v", l)
+	t.Logf("from a file's change to an answer of the new server: %v at the longest, %v of it waiting for a processor", longest.took, longest.stalled)
+	if l.lost > l.dropped || l.rcodes["NOERROR"]+l.lost != l.sent {
+		wrong("lost or failed: %v", l)
 	}
 	if l.sent < 50000 {
-		t.Errorf("only %d questions in %v", l.sent, changes*period)
+		wrong("only %d questions in %v", l.sent, changes*period)
 	}
-	if longest > time.Second {
-		t.Errorf("new servers in force after %v, want 1s at most", longest)
+	if longest.less() > time.Second {
+		wrong("new servers in force after %v, want 1s at most", longest.less())
 	}
 	if got := askIdle(uniqueName("svc.cluster.local")); got != 5 {
-		t.Errorf("%d of 5 idle TCP clients are still served", got)
+		wrong("%d of 5 idle TCP clients are still served", got)
 	}
 	if got := nt.pid(); got != pid {
-		t.Errorf("dnsmasq is process %d, was %d", got, pid)
+		wrong("dnsmasq is process %d, was %d", got, pid)
 	}
 	if got := valueOf(t, nt.metrics.reloads.WithLabelValues(resultSuccess)); got < changes {
 		t.Errorf("%v reloads, want %d at the least", got, changes)
@@ -277,9 +356,10 @@ func TestRestarts(t *testing.T) {
 	fixed, other := startUpstream(t, "192.0.2.9"), startUpstream(t, "192.0.2.1")
 	own := filepath.Join(openDir(t), "resolv.conf")
 	writeFile(t, own, "nameserver 192.0.2.77\n")
-	nt := startNanny(t, []string{"--server=/cluster.local/" + hashAddr(fixed.addr), "--resolv-file=" + own}, nil)
+	nt := startNanny(t, []string{forwardMax, "--server=/cluster.local/" + hashAddr(fixed.addr), "--resolv-file=" + own}, nil)
 	l, stop := startLoad(t, nt.addr, 200, "svc.cluster.local")
-	var downs []time.Duration
+	var downs []outage
+	wrong := judge(t)
 	for i := range restarts {
 		pid := 0
 		await(t, 5*time.Second, "dnsmasq is ready", func() bool { pid = nt.pid(); return pid != 0 })
@@ -289,20 +369,12 @@ func TestRestarts(t *testing.T) {
 		} else {
 			nt.write(t, "upstreamNameservers", "")
 		}
-		var gone time.Time
-		ticker := time.NewTicker(time.Millisecond)
-		for deadline := time.Now().Add(5 * time.Second); gone.IsZero(); <-ticker.C {
-			if syscall.Kill(pid, 0) != nil {
-				gone = time.Now()
-			} else if time.Now().After(deadline) {
-				t.Fatalf("dnsmasq was not restarted by change %d", i)
-			}
-		}
-		ticker.Stop()
-		downs = append(downs, nt.backAfter(t, l, gone))
+		before := stalled(t)
+		await(t, 10*time.Second, "dnsmasq is stopped", func() bool { return syscall.Kill(pid, 0) != nil })
+		downs = append(downs, outage{nt.backAfter(t, l, time.Now()), stalled(t) - before})
 	}
 	stop()
-	reportDowns(t, l, downs)
+	reportDowns(t, wrong, l, downs)
 	if got := valueOf(t, nt.metrics.restarts.WithLabelValues("asked")); got != restarts {
 		t.Errorf("%v restarts, want %d", got, restarts)
 	}
@@ -317,27 +389,28 @@ func TestRestarts(t *testing.T) {
 func TestKills(t *testing.T) {
 	const kills = 20
 	fixed := startUpstream(t, "192.0.2.9")
-	nt := startNanny(t, []string{"--server=/cluster.local/" + hashAddr(fixed.addr)}, func(nt *nannyTest) {
+	nt := startNanny(t, []string{forwardMax, "--server=/cluster.local/" + hashAddr(fixed.addr)}, func(nt *nannyTest) {
 		nt.limits.deaths = kills + 1
 		nt.limits.healthy = 200 * time.Millisecond // so that all 20 fit into a test
 	})
 	l, stop := startLoad(t, nt.addr, 2000, "svc.cluster.local")
-	var downs []time.Duration
+	var downs []outage
+	wrong := judge(t)
 	for range kills {
 		pid := 0
 		await(t, 5*time.Second, "dnsmasq is ready", func() bool { pid = nt.pid(); return pid != 0 })
 		idleClients(t, nt.addr, 5)
-		at := time.Now()
+		at, before := time.Now(), stalled(t)
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		downs = append(downs, nt.backAfter(t, l, at))
+		downs = append(downs, outage{nt.backAfter(t, l, at), stalled(t) - before})
 		await(t, 5*time.Second, "dnsmasq has lived for some time", func() bool { return time.Since(at) > 400*time.Millisecond })
 	}
 	stop()
-	reportDowns(t, l, downs)
+	reportDowns(t, wrong, l, downs)
 	if got := valueOf(t, nt.metrics.restarts.WithLabelValues("died")); got != kills {
-		t.Errorf("dnsmasq died %v times, want %d: a start failed", got, kills)
+		wrong("dnsmasq died %v times, want %d: a start failed", got, kills)
 	}
 }
 
@@ -352,13 +425,17 @@ func (nt *nannyTest) backAfter(t *testing.T, l *load, since time.Time) time.Dura
 	return at.Sub(since)
 }
 
-func reportDowns(t *testing.T, l *load, downs []time.Duration) {
+func reportDowns(t *testing.T, wrong func(string, ...any), l *load, downs []outage) {
 	t.Helper()
-	slices.Sort(downs)
+	slices.SortFunc(downs, func(a, b outage) int { return cmp.Compare(a.took, b.took) })
+	longest := downs[len(downs)-1]
 	t.Logf("load: %v", l)
-	t.Logf("%d times away, back after: median %v, longest %v", len(downs), downs[len(downs)/2].Round(time.Millisecond), downs[len(downs)-1].Round(time.Millisecond))
-	if longest := downs[len(downs)-1]; longest > 300*time.Millisecond {
-		t.Errorf("back after %v, want 300ms at most", longest)
+	t.Logf("%d times away, back after: median %v, longest %v, %v of it waiting for a processor",
+		len(downs), downs[len(downs)/2].took, longest.took, longest.stalled)
+	for _, d := range downs {
+		if d.less() > 300*time.Millisecond {
+			wrong("back after %v, %v of it waiting for a processor, want 300ms at most", d.took, d.stalled)
+		}
 	}
 }
 
@@ -375,21 +452,27 @@ func TestReloadsLeakNothing(t *testing.T) {
 	}
 	reload(0)
 	type counts struct{ goroutines, own, dnsmasq int }
+	// The lowest of many: a question whether dnsmasq is alive needs some for a
+	// moment.
 	count := func() counts {
-		return counts{runtime.NumGoroutine(), descriptors(t, os.Getpid()), descriptors(t, nt.pid())}
+		lowest := counts{1 << 30, 1 << 30, 1 << 30}
+		ticker := time.NewTicker(5 * time.Millisecond)
+		defer ticker.Stop()
+		for range 100 {
+			lowest = counts{
+				min(lowest.goroutines, runtime.NumGoroutine()),
+				min(lowest.own, descriptors(t, os.Getpid())),
+				min(lowest.dnsmasq, descriptors(t, nt.pid())),
+			}
+			<-ticker.C
+		}
+		return lowest
 	}
 	before := count()
 	for i := range reloads {
 		reload(i + 1)
 	}
-	var after counts
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); <-ticker.C {
-		if after = count(); after == before {
-			break
-		}
-	}
+	after := count()
 	t.Logf("goroutines, own descriptors, dnsmasq's: %v before, %v after %d reloads", before, after, reloads)
 	if after != before {
 		t.Errorf("%+v after %d reloads, %+v before", after, reloads, before)

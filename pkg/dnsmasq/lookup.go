@@ -35,15 +35,24 @@ func (r *resolver) lookup(ctx context.Context, host string) ([]netip.Addr, time.
 	defer cancel()
 	var ttl ttlRecorder
 	inCluster := r.inCluster(host)
-	system := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+	system := net.Resolver{PreferGo: true, Dial: func(dialCtx context.Context, network, address string) (net.Conn, error) {
 		if inCluster {
 			address = r.kubedns
 		}
-		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
-		if udp, ok := conn.(*net.UDPConn); ok {
-			conn = &ttlConn{UDPConn: udp, ttl: &ttl}
+		if err := ctx.Err(); err != nil {
+			return nil, err
 		}
-		return conn, err
+		conn, err := (&net.Dialer{}).DialContext(dialCtx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		// The resolver leaves a question that nobody waits for any longer to
+		// its own timeout.
+		context.AfterFunc(ctx, func() { _ = conn.Close() })
+		if udp, ok := conn.(*net.UDPConn); ok {
+			return &ttlConn{UDPConn: udp, ttl: &ttl}, nil
+		}
+		return conn, nil
 	}}
 	if strings.Contains(host, ".") {
 		host += "." // resolv.conf's search list is not for names like these

@@ -30,14 +30,9 @@ const (
 	// lookupGrace is how long a new configuration waits for names that have
 	// not been looked up yet, so that their domains are not without a server.
 	lookupGrace = 300 * time.Millisecond
-	// hupTimeout is how long dnsmasq has to take new servers over.
-	hupTimeout = 2 * time.Second
 	// hupRepeat is after how long SIGHUP is sent again: dnsmasq ignores one
 	// that comes before it is ready.
 	hupRepeat = 500 * time.Millisecond
-	// restartTimeout is how long the nanny looks for dnsmasq's first answer
-	// after a restart before it says that there is none.
-	restartTimeout = 10 * time.Second
 )
 
 // Options are what the nanny needs to know. Zero values mean the default that
@@ -78,9 +73,9 @@ type Nanny struct {
 	nameservers []netip.AddrPort
 	servers     []domainServer                     // in force
 	entries     []domainServer                     // in dnsmasq, padding included
+	name        string                             // by which entries can be seen to be in force, or ""
 	refusal     string                             // logged already
 	logged      struct{ config, servers []string } // warnings, logged already
-	last        config.Update                      // as the directory's source reported it
 	folders     []string                           // keys that are folders
 }
 
@@ -305,11 +300,16 @@ func (n *Nanny) test(ctx context.Context, args []string) error {
 	return fmt.Errorf("dnsmasq refuses them: %s", said)
 }
 
+// source is where the configuration comes from.
+func (n *Nanny) source() *config.DirSource {
+	return config.Dir(n.opts.ConfigDir, n.opts.SyncInterval)
+}
+
 // firstServers finds the configuration to start with: the directory's, else the
 // last good one, else the default.
 func (n *Nanny) firstServers(ctx context.Context) error {
-	update := config.Dir(n.opts.ConfigDir, n.opts.SyncInterval).Read()
-	n.refuseFolders(&update)
+	update := n.source().Read()
+	n.lookAtDir(&update)
 	logWarnings(update.Warnings, &n.logged.config)
 	err := update.Err
 	if err == nil {
@@ -338,9 +338,13 @@ func (n *Nanny) firstServers(ctx context.Context) error {
 	return err
 }
 
-// refuseFolders refuses an update where a key of the directory is a folder,
-// which for the directory's source is the same as nothing.
-func (n *Nanny) refuseFolders(u *config.Update) {
+// lookAtDir adds to an update what the directory's source does not tell, as it
+// is the same as nothing for it: a key that is a folder refuses the update, and
+// a directory that is not there is worth a warning.
+func (n *Nanny) lookAtDir(u *config.Update) {
+	if _, err := os.Stat(n.opts.ConfigDir); errors.Is(err, fs.ErrNotExist) {
+		u.Warnings = append(slices.Clip(u.Warnings), u.Origin+" does not exist, which means the default configuration")
+	}
 	n.folders = folderKeys(n.opts.ConfigDir)
 	if len(n.folders) > 0 && u.Err == nil {
 		u.Config, u.Err = nil, fmt.Errorf("%s: a folder in place of a file", strings.Join(n.folders, ", "))
@@ -396,7 +400,7 @@ func (n *Nanny) follow(ctx context.Context) error {
 	nameservers := make(chan []netip.AddrPort)
 	sources := []func(context.Context) error{
 		func(ctx context.Context) error {
-			return config.Dir(n.opts.ConfigDir, n.opts.SyncInterval).Run(ctx, func(u config.Update) { send(ctx, updates, u) })
+			return n.source().Run(ctx, func(u config.Update) { send(ctx, updates, u) })
 		},
 		func(ctx context.Context) error { return n.changes(ctx, updates, nameservers) },
 	}
@@ -427,6 +431,11 @@ func (n *Nanny) changes(ctx context.Context, updates <-chan config.Update, names
 	n.grace.Stop()
 	defer n.grace.Stop()
 	n.names.want(ctx, hosts(n.cfg))
+	if err := n.bringIntoForce(ctx, needStart, n.name); err == nil {
+		n.reportMissing(ctx)
+	} else if ctx.Err() == nil {
+		glog.Errorf("dnsmasq: the first servers are not in force: %v", err)
+	}
 	folders := time.NewTicker(cmp.Or(n.opts.SyncInterval, 10*time.Second))
 	defer folders.Stop()
 	first := true
@@ -435,13 +444,12 @@ func (n *Nanny) changes(ctx context.Context, updates <-chan config.Update, names
 		case <-ctx.Done():
 			return nil
 		case u := <-updates:
-			n.last = u
 			n.update(ctx, u, first)
 			first = false
 		case <-folders.C:
 			// A folder that comes or goes is no change for the source.
 			if !first && !slices.Equal(folderKeys(n.opts.ConfigDir), n.folders) {
-				n.update(ctx, n.last, false)
+				n.update(ctx, n.source().Read(), false)
 			}
 		case <-n.grace.C:
 			n.apply(ctx)
@@ -467,7 +475,7 @@ func (n *Nanny) update(ctx context.Context, u config.Update, first bool) {
 		glog.Warningf("dnsmasq: %s has changed, which is ignored without -restartDnsmasq", u.Origin)
 		return
 	}
-	n.refuseFolders(&u)
+	n.lookAtDir(&u)
 	logWarnings(u.Warnings, &n.logged.config)
 	if u.Err != nil {
 		n.candidate = nil
@@ -514,23 +522,11 @@ func (n *Nanny) apply(ctx context.Context) {
 		n.accept(cfg)
 		n.names.want(ctx, hosts(cfg))
 	}
-	switch need {
-	case needNothing:
+	if need == needNothing {
 		glog.V(2).Infof("dnsmasq: no server has changed")
 		return
-	case needHUP:
-		err = n.awaitInForce(ctx, name, true, hupTimeout)
-		if err != nil && ctx.Err() == nil {
-			n.metrics.reloads.WithLabelValues(resultFailed).Inc()
-			glog.Errorf("dnsmasq: dnsmasq does not take its new servers over, restarting it: %v", err)
-			n.super.restart()
-			err = n.awaitInForce(ctx, name, false, restartTimeout)
-		}
-	case needRestart:
-		n.super.restart()
-		err = n.awaitInForce(ctx, name, false, restartTimeout)
 	}
-	switch {
+	switch err := n.bringIntoForce(ctx, need, name); {
 	case ctx.Err() != nil:
 	case err != nil:
 		n.metrics.reloads.WithLabelValues(resultFailed).Inc()
@@ -542,6 +538,36 @@ func (n *Nanny) apply(ctx context.Context) {
 	}
 }
 
+// bringIntoForce has dnsmasq take over what install has prepared.
+func (n *Nanny) bringIntoForce(ctx context.Context, what need, name string) error {
+	if what == needHUP {
+		err := n.awaitInForce(ctx, nil, name, true, n.limits.takeover)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		n.metrics.reloads.WithLabelValues(resultFailed).Inc()
+		glog.Errorf("dnsmasq: dnsmasq does not take its new servers over, restarting it: %v", err)
+	}
+	var old *process
+	if what != needStart {
+		old = n.super.running()
+		n.super.restart()
+	}
+	err := n.awaitInForce(ctx, old, name, false, n.limits.takeover)
+	if err == nil || ctx.Err() != nil || !errors.Is(err, errOldServers) {
+		return err
+	}
+	// As when a folder above the file is closed to dnsmasq's user.
+	glog.Errorf("dnsmasq: dnsmasq does not read %s, from now on new servers need a restart of dnsmasq", n.plan.serversFile)
+	n.plan.serversFile = ""
+	if _, _, err := n.install(ctx, n.cfg, true); err != nil {
+		return err
+	}
+	old = n.super.running()
+	n.super.restart()
+	return n.awaitInForce(ctx, old, "", false, n.limits.takeover)
+}
+
 // need is what dnsmasq needs to have its new servers.
 type need int
 
@@ -549,6 +575,7 @@ const (
 	needNothing need = iota
 	needHUP
 	needRestart
+	needStart // it is being started
 )
 
 // install makes the servers that follow from cfg those that dnsmasq reads next,
@@ -572,6 +599,9 @@ func (n *Nanny) install(ctx context.Context, cfg *config.Config, start bool) (ne
 	switch {
 	case start || !slices.Equal(args, n.super.arguments()):
 		result = needRestart
+		if start {
+			result = needStart
+		}
 	case !slices.Equal(servers, n.servers):
 		result = needHUP
 	default:
@@ -594,7 +624,7 @@ func (n *Nanny) install(ctx context.Context, cfg *config.Config, start bool) (ne
 		}
 	}
 	n.super.setArgs(args)
-	n.servers, n.entries = servers, entries
+	n.servers, n.entries, n.name = servers, entries, name
 	n.metrics.setServers(servers)
 	return result, name, nil
 }
@@ -615,19 +645,22 @@ func localAddrs() []netip.Addr {
 	return addrs
 }
 
-// awaitInForce sends SIGHUP, where hup says so, and returns nil once dnsmasq
-// has the servers that come with name. Without hup it waits for a dnsmasq that
-// starts after the call.
-func (n *Nanny) awaitInForce(ctx context.Context, name string, hup bool, timeout time.Duration) error {
-	old := n.super.running()
+// errOldServers is why servers are not in force though dnsmasq is well.
+var errOldServers = errors.New("it answers with the old ones")
+
+// awaitInForce sends SIGHUP, where hup says so, and returns nil once a dnsmasq
+// other than old has the servers that come with name. The error is that it does
+// not within timeout, or errOldServers when it has had the others for as long as
+// it may take after SIGHUP.
+func (n *Nanny) awaitInForce(ctx context.Context, old *process, name string, hup bool, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	err := errors.New("dnsmasq is not running")
-	var sent time.Time
+	var sent, answered time.Time // answered: first, with the old ones
 	for {
-		if p := n.super.running(); p != nil && (hup || p != old) {
+		if p := n.super.running(); p != nil && p != old {
 			if hup && time.Since(sent) >= hupRepeat {
 				if err := p.signal(syscall.SIGHUP); err != nil {
 					return err
@@ -637,12 +670,17 @@ func (n *Nanny) awaitInForce(ctx context.Context, name string, hup bool, timeout
 			if name == "" || !n.super.wasHeard() {
 				return nil // there is no way to see it
 			}
-			var ok bool
-			if ok, err = n.inForce(ctx, name); ok {
+			ok, askErr := n.inForce(ctx, name)
+			switch {
+			case ok:
 				return nil
-			}
-			if err == nil {
-				err = errors.New("it answers with the old ones")
+			case askErr == nil && answered.IsZero():
+				answered = time.Now()
+				err = errOldServers
+			case answered.IsZero() && ctx.Err() == nil:
+				err = askErr
+			case !answered.IsZero() && time.Since(answered) > n.limits.hup:
+				return err
 			}
 		}
 		select {

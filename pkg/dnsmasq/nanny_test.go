@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -62,7 +63,7 @@ func prepareNanny(t *testing.T, args []string, change func(*nannyTest)) *nannyTe
 	writeFile(t, nt.resolv, "nameserver 192.0.2.53\n")
 	_, port, _ := net.SplitHostPort(nt.addr)
 	all := []string{"--conf-file=/dev/null", "--no-hosts", "--listen-address=127.0.0.1", "--bind-interfaces", "--port=" + port}
-	if os.Geteuid() == 0 {
+	if os.Geteuid() == 0 && !slices.Contains(args, "--user=nobody") {
 		all = append(all, "--user=root")
 	}
 	nt.Nanny = New(Options{
@@ -573,3 +574,49 @@ func TestMetricsAddr(t *testing.T) {
 func hashAddr(addr string) string { return strings.Replace(addr, ":", "#", 1) }
 
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// TestServersFileUnreadable has dnsmasq become a user who cannot read the
+// servers file: its servers become arguments.
+func TestServersFileUnreadable(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root's dnsmasq can become another user")
+	}
+	a, b := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")
+	nt := startNanny(t, []string{"--user=nobody"}, func(nt *nannyTest) {
+		nt.limits.hup = 300 * time.Millisecond
+		closed := t.TempDir()
+		if err := os.Chmod(closed, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		nt.opts.StateDir = filepath.Join(closed, "state")
+		nt.writeJSON(t, "stubDomains", stub(a.addr))
+	})
+	nt.awaitLookup(t, "stub.example", "192.0.2.1")
+	nt.writeJSON(t, "stubDomains", stub(b.addr))
+	nt.awaitLookup(t, "stub.example", "192.0.2.2")
+	nt.awaitCount(t, nt.metrics.reloads.WithLabelValues(resultSuccess), 1)
+}
+
+// TestHUPWithoutEffect has a dnsmasq that does not react: it is restarted to
+// have its new servers.
+func TestHUPWithoutEffect(t *testing.T) {
+	a := startUpstream(t, "192.0.2.1")
+	nt := startNanny(t, nil, func(nt *nannyTest) {
+		nt.limits.takeover, nt.limits.grace = time.Second, 100*time.Millisecond
+		nt.limits.probePeriod = time.Minute // it shall not be found deaf
+	})
+	nt.writeJSON(t, "stubDomains", stub("192.0.2.99:53"))
+	nt.awaitCount(t, nt.metrics.reloads.WithLabelValues(resultSuccess), 1)
+	if err := syscall.Kill(nt.pid(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	nt.writeJSON(t, "stubDomains", stub(a.addr))
+	nt.awaitLookup(t, "stub.example", "192.0.2.1")
+	for counter, want := range map[prometheus.Counter]float64{
+		nt.metrics.reloads.WithLabelValues(resultFailed):  1,
+		nt.metrics.reloads.WithLabelValues(resultSuccess): 2,
+		nt.metrics.restarts.WithLabelValues("asked"):      1,
+	} {
+		nt.awaitCount(t, counter, want)
+	}
+}

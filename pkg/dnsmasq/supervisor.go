@@ -25,6 +25,9 @@ type limits struct {
 	start        time.Duration // how long a dnsmasq may take until its first answer
 	probeTimeout time.Duration // of one question whether dnsmasq is alive
 	probePeriod  time.Duration // between two of them
+	grace        time.Duration // between SIGTERM and SIGKILL
+	hup          time.Duration // how long dnsmasq may go on answering with its old servers
+	takeover     time.Duration // how long it may take until it answers with the new ones
 	probes       int           // so many without an answer in a row, and it counts as dead
 }
 
@@ -33,6 +36,7 @@ func defaultLimits() limits {
 		deaths: 10, window: time.Minute, healthy: time.Second,
 		pause: 100 * time.Millisecond, maxPause: 5 * time.Second,
 		start: 6 * time.Second, probeTimeout: 2 * time.Second, probePeriod: 2 * time.Second, probes: 3,
+		grace: killGrace, hup: 2 * time.Second, takeover: 10 * time.Second,
 	}
 }
 
@@ -185,11 +189,11 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 	case <-s.again:
 		glog.Infof("dnsmasq: stopping dnsmasq to start it with new arguments")
 		p.ready.Store(false)
-		p.stop(killGrace, s.abort)
+		p.stop(s.limits.grace, s.abort)
 		return nil
 	case <-ctx.Done():
 		p.ready.Store(false)
-		p.stop(killGrace, s.abort)
+		p.stop(s.limits.grace, s.abort)
 		return nil
 	}
 }
