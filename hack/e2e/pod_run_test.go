@@ -252,6 +252,7 @@ func (p *pod) spec(t testing.TB, d *appsv1.Deployment) *corev1.Pod {
 	for _, container := range from.Containers {
 		name, _, _ := strings.Cut(filepath.Base(container.Image), ":")
 		container.Image = imagePrefix + "/" + name + ":" + imageVersion + "-" + goArch()
+		container.ImagePullPolicy = corev1.PullNever
 		container.Ports = nil
 		container.ReadinessProbe, container.LivenessProbe, container.StartupProbe = nil, nil, nil
 		container.Env = append(container.Env,

@@ -158,10 +158,10 @@ func askPod(t *testing.T, direct bool) {
 		{name: "ExternalName in a stub domain", qname: "partner.default.svc.cluster.local.", qtype: dns.TypeA, want: []string{"db.corp.example.net.", "192.0.2.55"}, directOnly: true},
 		{name: "a reverse name that nobody has", qname: "9.9.9.203.in-addr.arpa.", qtype: dns.TypePTR, rcode: dns.RcodeNameError},
 	} {
+		if tt.directOnly && !direct {
+			continue // elsewhere kube-dns asks the upstream nameservers for external names, not dnsmasq
+		}
 		t.Run(tt.name, func(t *testing.T) {
-			if tt.directOnly && !direct {
-				t.Skip("in the base kube-dns asks the upstream nameservers for external names, not dnsmasq")
-			}
 			reply := ask(t, harness.Question{Server: podServer, Name: tt.qname, Type: tt.qtype, TCP: tt.tcp})
 			var got []string
 			for _, rr := range reply.Answer {
