@@ -11,6 +11,7 @@
 package main
 
 import (
+	"context"
 	"debug/elf"
 	"errors"
 	"flag"
@@ -19,10 +20,12 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 func main() { os.Exit(run()) }
@@ -35,22 +38,24 @@ func run() int {
 		flag.Usage()
 		return 2
 	}
-	if err := extract(*program, *out, flag.Args()); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := extract(ctx, *program, *out, flag.Args()); err != nil {
 		fmt.Fprintf(os.Stderr, "debfiles: %v\n", err)
 		return 1
 	}
 	return 0
 }
 
-func extract(program, out string, debs []string) error {
+func extract(ctx context.Context, program, out string, debs []string) (err error) {
 	tmp, err := os.MkdirTemp("", "debfiles-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(tmp)
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 	s := &system{files: map[string]owned{}}
 	for _, deb := range debs {
-		if err := s.unpack(deb, filepath.Join(tmp, filepath.Base(deb))); err != nil {
+		if err := s.unpack(ctx, deb, filepath.Join(tmp, filepath.Base(deb))); err != nil {
 			return err
 		}
 	}
@@ -74,11 +79,11 @@ type owned struct{ pkg *debPackage }
 // system is the files of all packages together, by their path from the root.
 type system struct{ files map[string]owned }
 
-func (s *system) unpack(deb, dir string) error {
-	if out, err := exec.Command("dpkg-deb", "--extract", deb, dir).CombinedOutput(); err != nil {
+func (s *system) unpack(ctx context.Context, deb, dir string) error {
+	if out, err := exec.CommandContext(ctx, "dpkg-deb", "--extract", deb, dir).CombinedOutput(); err != nil {
 		return fmt.Errorf("unpacking %s: %w: %s", deb, err, out)
 	}
-	control, err := exec.Command("dpkg-deb", "--field", deb).Output()
+	control, err := exec.CommandContext(ctx, "dpkg-deb", "--field", deb).Output()
 	if err != nil {
 		return fmt.Errorf("reading the control file of %s: %w", deb, err)
 	}

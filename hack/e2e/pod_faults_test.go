@@ -159,6 +159,7 @@ func TestPodUnderFaults(t *testing.T) {
 }
 
 func testFaults(t *testing.T, dir string) {
+	t.Helper()
 	c := ownCluster(t)
 	makePodObjects(t, c)
 	outside := []string{startLoadUpstream(t), startLoadUpstream(t)}

@@ -110,7 +110,7 @@ func checkImageFiles(t *testing.T, image, name string, machine elf.Machine) {
 	}
 	container := strings.TrimSpace(string(created))
 	defer func() {
-		if out, err := exec.Command("podman", "rm", container).CombinedOutput(); err != nil { //nolint:noctx // the test's context may be done
+		if out, err := exec.Command("podman", "rm", container).CombinedOutput(); err != nil {
 			t.Errorf("%v: %s", err, out)
 		}
 	}()

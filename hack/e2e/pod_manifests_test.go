@@ -344,15 +344,18 @@ func TestManifestRights(t *testing.T) {
 // withComponents writes a kustomization of deploy/base and components.
 func withComponents(t testing.TB, components []string) string {
 	t.Helper()
-	// Beside the others, as kustomize takes no absolute paths.
-	dir, err := os.MkdirTemp(filepath.Join(deployDir, "overlays"), ".test-")
+	dir := t.TempDir()
+	deploy, err := filepath.Abs(deployDir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	text := "resources: [../../base]\ncomponents:\n"
+	// kustomize takes no absolute paths.
+	if deploy, err = filepath.Rel(dir, deploy); err != nil {
+		t.Fatal(err)
+	}
+	text := "resources: [" + deploy + "/base]\ncomponents:\n"
 	for _, c := range components {
-		text += "- ../../components/" + c + "\n"
+		text += "- " + deploy + "/components/" + c + "\n"
 	}
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)

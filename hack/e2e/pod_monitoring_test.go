@@ -215,6 +215,7 @@ func TestMonitoring(t *testing.T) {
 }
 
 func checkDashboard(t *testing.T, promtool func(*testing.T, ...string)) {
+	t.Helper()
 	d := readDashboard(t)
 	if d.Title == "" || d.UID == "" || d.SchemaVersion < 36 || len(d.Panels) < 15 {
 		t.Errorf("title %q, UID %q, schema %d, %d panels", d.Title, d.UID, d.SchemaVersion, len(d.Panels))
@@ -267,6 +268,7 @@ func checkDashboard(t *testing.T, promtool func(*testing.T, ...string)) {
 // is neither among those that the pod exports nor in the programs' source: some
 // have no value before there is something to count.
 func checkMetricNames(t *testing.T, p *pod) {
+	t.Helper()
 	exported := map[string]bool{}
 	for _, path := range []string{"10054/metrics", "10055/metrics", "10056/metrics"} {
 		_, body := p.get(t, path)

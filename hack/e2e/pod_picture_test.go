@@ -121,7 +121,7 @@ func startPrometheus(t testing.TB, p *pod) {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), //nolint:noctx // stopped below
+	cmd := exec.Command("prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		fmt.Sprintf("--web.listen-address=127.0.0.1:%d", prometheusPort), "--log.level=warn")
 	var log harness.Log
 	cmd.Stdout, cmd.Stderr = &log, &log
