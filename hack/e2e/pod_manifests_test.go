@@ -220,6 +220,26 @@ func TestManifests(t *testing.T) {
 			t.Errorf("cluster IPs %q, want 10.96.0.10 and one of IPv6", ips)
 		}
 	})
+	t.Run("over the Deployment of kube-dns 1.2x", func(t *testing.T) {
+		for _, o := range kustomize(t, "testdata/pod-stock") {
+			if err := a.apply(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(a.warnings.take()) == 0 {
+			t.Error("no warning of what its containers may do")
+		}
+		a.applyAll(t, kustomize(t, deployDir))
+		deployment, err := c.Client.AppsV1().Deployments(kubeSystem).Get(t.Context(), "kube-dns", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, container := range deployment.Spec.Template.Spec.Containers {
+			if added := container.SecurityContext.Capabilities.Add; len(added) > 0 {
+				t.Errorf("%s still has %q", container.Name, added)
+			}
+		}
+	})
 	t.Run("a ConfigMap's data stays", func(t *testing.T) {
 		configMaps := c.Client.CoreV1().ConfigMaps(kubeSystem)
 		patch := `{"data":{"upstreamNameservers":"[\"192.0.2.1\"]"}}`
