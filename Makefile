@@ -92,6 +92,15 @@ bench: ## Measure kube-dns beside its peers, for 25 minutes; BENCHFLAGS='-help' 
 verify: ## Check formatting, vet, modules, import rules, scripts; the work tree must be clean
 	@hack/verify.sh '$(MODULES)' '$(OWN_MODULES)'
 
+.PHONY: images
+images: ## Build the container images; REGISTRY=registry.example.org/dns also pushes them
+	@GO='$(GO)' VERSION='$(VERSION)' REVISION='$(REVISION)' LDFLAGS='$(LDFLAGS)' hack/images.sh
+
+.PHONY: pod
+pod: ## Build the images and run real pods of deploy/ with podman, as root, and ask them
+	@hack/e2e/controlplane.sh >/dev/null
+	cd hack/e2e && $(GO) test -race -count=1 -timeout 30m -v -run '^TestPod' $(PODFLAGS) .
+
 .PHONY: clean
 clean: ## Remove what builds and runs leave in the work tree
 	rm -rf bin .run
