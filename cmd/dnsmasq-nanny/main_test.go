@@ -260,7 +260,7 @@ func freeAddr(t *testing.T) string {
 
 func openDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "nanny-test-")
+	dir, err := os.MkdirTemp("", "nanny-test-") //nolint:usetesting // t.TempDir lies in folders that others cannot enter
 	if err != nil {
 		t.Fatal(err)
 	}

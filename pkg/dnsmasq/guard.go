@@ -31,7 +31,8 @@ func startGuard(command []string) (*guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{cmd: exec.Command(command[0], command[1:]...), pipe: w}
+	// It ends when the pipe does, which is when the nanny has ended in whatever way.
+	g := &guard{cmd: exec.Command(command[0], command[1:]...), pipe: w} //nolint:noctx // see above
 	g.cmd.Stdin = r
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // not to be interrupted from a terminal
 	err = g.cmd.Start()

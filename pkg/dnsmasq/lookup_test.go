@@ -48,7 +48,9 @@ func startZone(t *testing.T, zone string) string {
 	<-up
 	t.Cleanup(func() {
 		_ = server.Shutdown()
-		<-ended
+		if err := <-ended; err != nil {
+			t.Errorf("serving: %v", err)
+		}
 	})
 	return packets.LocalAddr().String()
 }

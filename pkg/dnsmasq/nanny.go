@@ -595,7 +595,7 @@ func (n *Nanny) install(ctx context.Context, cfg *config.Config, start bool) (ne
 	}
 	upstreams := len(cfg.UpstreamNameservers) > 0
 	args := slices.Concat(nannyArguments(n.args, n.plan, upstreams, servers), n.opts.Args)
-	result := needNothing
+	var result need
 	switch {
 	case start || !slices.Equal(args, n.super.arguments()):
 		result = needRestart

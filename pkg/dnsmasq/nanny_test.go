@@ -246,7 +246,9 @@ func startUpstream(t *testing.T, answer string) *upstream {
 		<-up
 		t.Cleanup(func() {
 			_ = server.Shutdown()
-			<-ended
+			if err := <-ended; err != nil {
+				t.Errorf("serving: %v", err)
+			}
 		})
 	}
 	return u
@@ -296,7 +298,7 @@ func needDnsmasq(t *testing.T) string {
 // openDir is a temporary folder that every user can read.
 func openDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "nanny-test-")
+	dir, err := os.MkdirTemp("", "nanny-test-") //nolint:usetesting // t.TempDir lies in folders that others cannot enter
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,8 @@ func startProcess(path string, args []string, output *lineLog) (*process, error)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.Command(path, args...), done: make(chan struct{})}
+	// stop ends it, by degrees; a context would kill it alone of its group.
+	p := &process{cmd: exec.Command(path, args...), done: make(chan struct{})} //nolint:noctx // see above
 	// A file, not a writer: Wait shall not wait for children that also hold it.
 	p.cmd.Stdout, p.cmd.Stderr = w, w
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}

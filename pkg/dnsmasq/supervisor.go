@@ -179,7 +179,8 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 	}()
 	defer func() {
 		cancel()
-		<-watched
+		for range watched { // until it is closed
+		}
 		s.setCurrent(nil)
 		s.guard.watch(0)
 	}()

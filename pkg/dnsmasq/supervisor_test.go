@@ -231,7 +231,8 @@ func TestRunGuard(t *testing.T) {
 			t.Errorf("RunGuard: %v", err)
 		}
 		select {
-		case <-ended:
+		case err := <-ended:
+			t.Logf("the process ended: %v", err)
 		case <-time.After(5 * time.Second):
 			t.Error("the process lives")
 		}
