@@ -131,6 +131,7 @@ func makePodObjects(t testing.TB, c *harness.ControlPlane) {
 
 // askPod asks a question of each kind.
 func askPod(t *testing.T, direct bool) {
+	t.Helper()
 	for _, tt := range []struct {
 		name, qname string
 		qtype       uint16
@@ -178,6 +179,7 @@ func askPod(t *testing.T, direct bool) {
 
 // checkEndpoints asks what probes and Prometheus ask.
 func checkEndpoints(t *testing.T, p *pod) {
+	t.Helper()
 	for _, tt := range []struct{ path, want string }{
 		{"8081/readiness", "ok"},
 		{"8081/cache?name=web.default.svc.cluster.local", "10.96.7.7"},
@@ -198,6 +200,7 @@ func checkEndpoints(t *testing.T, p *pod) {
 
 // checkPrivileges looks at every process of the pod.
 func checkPrivileges(t *testing.T, p *pod) {
+	t.Helper()
 	for name, pid := range map[string]int{
 		"kubedns": p.pid(t, "kubedns"), "nanny": p.pid(t, "dnsmasq"), "dnsmasq": p.dnsmasqPID(t), "sidecar": p.pid(t, "sidecar"),
 	} {
@@ -226,6 +229,7 @@ func checkPrivileges(t *testing.T, p *pod) {
 // checkRefusal gives the pod a ConfigMap with a mistake: what was in force
 // stays, and can be seen to.
 func checkRefusal(t *testing.T, p *pod) {
+	t.Helper()
 	t.Run("a ConfigMap with a mistake is refused", func(t *testing.T) {
 		p.setConfig(t, map[string]string{"stubDomains": `{"corp.example.net": ["192.0.2.300"]}`})
 		harness.Eventually(t, 20*time.Second, func() error {
