@@ -176,10 +176,6 @@ func (kd *KubeDNS) ReverseRecord(name string) (*msg.Service, error) {
 	if !ok {
 		return nil, errNoName
 	}
-	host := first.Records.Name(kd.tree.Zone())
-	if first.Records.Kind == treecache.Headless {
-		host = first.Address.Label + "." + host
-	}
-	record := kd.record(host, name)
+	record := kd.record(first.Name(kd.tree.Zone()), name)
 	return &record, nil
 }

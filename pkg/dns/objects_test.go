@@ -170,10 +170,7 @@ func reverseNames(tree *treecache.Tree, addr netip.Addr) []string {
 	}
 	var names []string
 	for _, o := range append([]treecache.Owner{first}, more...) {
-		name := o.Records.Name(testZone)
-		if o.Records.Kind == treecache.Headless {
-			name = o.Address.Label + "." + name
-		}
+		name := o.Name(testZone)
 		names = append(names, name)
 	}
 	return names

@@ -335,9 +335,10 @@ func TestTCPStopWhileWriting(t *testing.T) {
 	}
 }
 
-// Past the bound a connection is closed at once, and one that ends makes room.
-func TestTCPConnectionLimit(t *testing.T) {
-	s := newTestServer(t, fixture(), func(o *Options) { o.MaxTCPConnections = 3 })
+// Past a client's bound its new connections are closed at once, and one that
+// ends makes room.
+func TestTCPConnectionLimitPerClient(t *testing.T) {
+	s := newTestServer(t, fixture(), func(o *Options) { o.MaxTCPConnectionsPerClient = 3 })
 	r := s.listen(t, "127.0.0.1")
 	wire := pack(t, newQuestion(t, webA, nil))
 	var conns []net.Conn
@@ -356,6 +357,26 @@ func TestTCPConnectionLimit(t *testing.T) {
 	conns[0].Close()
 	eventually(t, "room", func() bool { return s.gather(t)["kubedns_tcp_connections"] == 2 })
 	checkReply(t, wire, exchange(t, dial(t, "tcp", r.addr), wire), true, s.udpSize)
+}
+
+// Past the bound of all, the connection that was idle for the longest makes
+// room for a new one.
+func TestTCPConnectionLimit(t *testing.T) {
+	s := newTestServer(t, fixture(), func(o *Options) { o.MaxTCPConnections = 3 })
+	r := s.listen(t, "127.0.0.1")
+	wire := pack(t, newQuestion(t, webA, nil))
+	ask := func(conn net.Conn) { checkReply(t, wire, exchange(t, conn, wire), true, s.udpSize) }
+	first, second, third := dial(t, "tcp", r.addr), dial(t, "tcp", r.addr), dial(t, "tcp", r.addr)
+	for _, conn := range []net.Conn{first, second, third, first} {
+		ask(conn)
+	}
+	ask(dial(t, "tcp", r.addr))
+	expectEOF(t, second)
+	ask(first)
+	ask(third)
+	if n := s.gather(t)["kubedns_tcp_connections"]; n != 3 {
+		t.Errorf("%v connections, want 3", n)
+	}
 }
 
 // Serve ends promptly with connections open: idle ones, half a message, and

@@ -413,11 +413,7 @@ func (z *zone) reverse(q *query, r *reply) verdict {
 }
 
 func (z *zone) ptr(r *reply, o treecache.Owner) bool {
-	label := o.Address.Label
-	if o.Records.Kind != treecache.Headless {
-		label = ""
-	}
-	if !r.named(nameAt, dns.TypePTR, label, o.Records.Wire()) {
+	if !r.named(nameAt, dns.TypePTR, o.Label, o.Service.Wire()) {
 		r.truncated = true
 		return false
 	}

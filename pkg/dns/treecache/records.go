@@ -97,13 +97,15 @@ type Records struct {
 	// Empty is set where only the namespace is to exist.
 	Empty bool
 
-	wire []byte // the Service's name in wire form, set by Replace
+	// Set by Replace.
+	id    *Identity
+	count Counts
 }
 
 // Wire is the Service's name in wire form (RFC 1035 section 3.1), in lower
 // case and with the root's octet: SRV targets and PTR records end in it. It
 // is set once the records are in a tree.
-func (r *Records) Wire() []byte { return r.wire }
+func (r *Records) Wire() []byte { return r.id.wire }
 
 // At has the addresses at label, all those that share it.
 func (r *Records) At(label []byte) []Address {
@@ -181,9 +183,7 @@ func (r *Records) Family() (ipv4, ipv6 int) {
 // Sort brings addresses and ports into the order that Records promises, and
 // marks what repeats.
 func (r *Records) Sort() {
-	slices.SortFunc(r.Addresses, func(a, b Address) int {
-		return cmp.Or(strings.Compare(a.Label, b.Label), a.Addr.Compare(b.Addr))
-	})
+	slices.SortFunc(r.Addresses, compareAddresses)
 	seen := make(map[netip.Addr]struct{}, len(r.Addresses))
 	for i := range r.Addresses {
 		_, r.Addresses[i].Repeated = seen[r.Addresses[i].Addr]
@@ -199,6 +199,11 @@ func (r *Records) Sort() {
 		slices.SortFunc(r.Ports[i].SRVs, compareSRVs)
 	}
 	slices.SortFunc(r.SRVs, compareSRVs)
+}
+
+// compareAddresses is the order of Records.Addresses.
+func compareAddresses(a, b Address) int {
+	return cmp.Or(strings.Compare(a.Label, b.Label), a.Addr.Compare(b.Addr))
 }
 
 // Equal tells whether the two are the same in everything that is answered.

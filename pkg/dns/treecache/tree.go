@@ -45,11 +45,35 @@ func (c *Counts) add(d Counts, sign int) {
 
 // An Owner is a name that an address belongs to.
 type Owner struct {
-	Records *Records
-	// Address is the owner's entry: its Label is the first label of the PTR
-	// record's target, or empty where the target is the Service itself.
-	Address *Address
+	Service *Identity
+	// Label is the first label of the PTR record's target, which is below the
+	// Service, or empty where the target is the Service itself.
+	Label string
+	// PodHostname is that of the Address.
+	PodHostname bool
 }
+
+// Name is the PTR record's target, fully qualified.
+func (o Owner) Name(zone string) string {
+	name := o.Service.Key.Name + "." + o.Service.Key.Namespace + ".svc." + zone
+	if o.Label != "" {
+		name = o.Label + "." + name
+	}
+	return name
+}
+
+// An Identity is what does not change with a Service's records. The reverse
+// records refer to it and not to the records, so that those of 1,500 addresses
+// need not be touched when one of them changes.
+type Identity struct {
+	Key     Key
+	Created time.Time
+	kind    Kind
+	wire    []byte
+}
+
+// Wire is the Service's name in wire form, as Records.Wire has it.
+func (i *Identity) Wire() []byte { return i.wire }
 
 // owners are the owners of one address, in the order of their answers. Nearly
 // every address has one, which needs no slice.
@@ -94,37 +118,27 @@ func (t *Tree) Serial() uint32 { return t.serial.Load() }
 // Replace makes next all that the Service key owns, reverse records included,
 // in one step; nil takes away what it had. It reports whether the tree
 // changed: records that are equal to those there are leave all as it was.
+// Calls for one key must not be concurrent.
 func (t *Tree) Replace(key Key, next *Records, now time.Time) bool {
-	if next != nil && next.wire == nil {
-		wire := make([]byte, 0, len(key.Name)+len(key.Namespace)+2+len(t.suffix))
-		wire = append(append(wire, byte(len(key.Name))), key.Name...)
-		wire = append(append(wire, byte(len(key.Namespace))), key.Namespace...)
-		wire = append(wire, t.suffix...)
-		next.wire = wire
-	}
-
 	t.mu.RLock()
-	was := t.namespaces[key.Namespace][key.Name]
+	last := t.namespaces[key.Namespace][key.Name]
 	t.mu.RUnlock()
-	if was != nil && next != nil && was.Equal(next) {
-		return false // compared with readers let in: it may take a while
+	// What takes longer for larger Services is done with readers let in.
+	if last == nil && next == nil || last != nil && next != nil && last.Equal(next) {
+		return false
 	}
+	if next != nil {
+		next.count = next.counts()
+		next.id = t.identity(next, last)
+	}
+	gone, come := reverseChanges(last, next)
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	services := t.namespaces[key.Namespace]
-	last := services[key.Name]
-	if last == nil && next == nil {
-		return false
-	}
 	if last != nil {
-		t.unlink(last)
 		delete(services, key.Name)
-		if len(services) == 0 {
-			delete(t.namespaces, key.Namespace)
-			services = nil
-		}
-		t.counts.add(last.counts(), -1)
+		t.counts.add(last.count, -1)
 		t.services--
 	}
 	if next != nil {
@@ -133,50 +147,108 @@ func (t *Tree) Replace(key Key, next *Records, now time.Time) bool {
 			t.namespaces[key.Namespace] = services
 		}
 		services[key.Name] = next
-		t.link(next)
-		t.counts.add(next.counts(), 1)
+		t.counts.add(next.count, 1)
 		t.services++
+	}
+	if len(services) == 0 {
+		delete(t.namespaces, key.Namespace)
+	}
+	for _, a := range gone {
+		t.unlink(last.id, a)
+	}
+	for _, a := range come {
+		t.link(next.id, a)
 	}
 	t.serial.Store(max(t.serial.Load()+1, uint32(now.Unix())))
 	return true
 }
 
-func (t *Tree) link(r *Records) {
-	for i := range r.Addresses {
-		a := &r.Addresses[i]
-		if !a.Reverse {
-			continue
-		}
-		o := t.reverse[a.Addr]
-		if o.first.Records == nil {
-			t.reverse[a.Addr] = owners{first: Owner{r, a}}
-			continue
-		}
-		all := append(o.all(), Owner{r, a})
-		slices.SortFunc(all, compareOwners)
-		t.reverse[a.Addr] = owners{all[0], all[1:]}
+// identity is last's where it is still the same, or a new one.
+func (t *Tree) identity(next, last *Records) *Identity {
+	if last != nil && last.id.kind == next.Kind && last.id.Created.Equal(next.Created) {
+		return last.id
 	}
+	key := next.Key
+	wire := make([]byte, 0, len(key.Name)+len(key.Namespace)+2+len(t.suffix))
+	wire = append(append(wire, byte(len(key.Name))), key.Name...)
+	wire = append(append(wire, byte(len(key.Namespace))), key.Namespace...)
+	return &Identity{Key: key, Created: next.Created, kind: next.Kind, wire: append(wire, t.suffix...)}
 }
 
-func (t *Tree) unlink(r *Records) {
-	for i := range r.Addresses {
-		a := &r.Addresses[i]
-		if !a.Reverse {
-			continue
-		}
-		all := t.reverse[a.Addr].all()
-		all = slices.DeleteFunc(all, func(o Owner) bool { return o.Records == r })
-		if len(all) == 0 {
-			delete(t.reverse, a.Addr)
-			continue
-		}
-		t.reverse[a.Addr] = owners{all[0], all[1:]}
+// reverseChanges are the addresses whose reverse records go and come when next
+// takes the place of last; either may be nil.
+func reverseChanges(last, next *Records) (gone, come []*Address) {
+	var before, after []Address
+	same := last != nil && next != nil && last.id == next.id
+	if last != nil {
+		before = last.Addresses
 	}
+	if next != nil {
+		after = next.Addresses
+	}
+	for len(before) > 0 || len(after) > 0 {
+		order := 0
+		switch {
+		case len(before) == 0:
+			order = 1
+		case len(after) == 0:
+			order = -1
+		default:
+			order = compareAddresses(before[0], after[0])
+		}
+		if order == 0 && same && before[0].Reverse == after[0].Reverse && before[0].PodHostname == after[0].PodHostname {
+			before, after = before[1:], after[1:]
+			continue
+		}
+		if order <= 0 {
+			if before[0].Reverse {
+				gone = append(gone, &before[0])
+			}
+			before = before[1:]
+		}
+		if order >= 0 {
+			if after[0].Reverse {
+				come = append(come, &after[0])
+			}
+			after = after[1:]
+		}
+	}
+	return gone, come
+}
+
+// owner is the service's as an owner of one of its addresses.
+func (i *Identity) owner(a *Address) Owner {
+	o := Owner{Service: i, PodHostname: a.PodHostname}
+	if i.kind == Headless {
+		o.Label = a.Label
+	}
+	return o
+}
+
+func (t *Tree) link(id *Identity, a *Address) {
+	o := t.reverse[a.Addr]
+	if o.first.Service == nil {
+		t.reverse[a.Addr] = owners{first: id.owner(a)}
+		return
+	}
+	all := append(o.all(), id.owner(a)) //nolint:gocritic // a copy
+	slices.SortFunc(all, compareOwners)
+	t.reverse[a.Addr] = owners{all[0], all[1:]}
+}
+
+func (t *Tree) unlink(id *Identity, a *Address) {
+	gone := id.owner(a)
+	all := slices.DeleteFunc(t.reverse[a.Addr].all(), func(o Owner) bool { return o == gone })
+	if len(all) == 0 {
+		delete(t.reverse, a.Addr)
+		return
+	}
+	t.reverse[a.Addr] = owners{all[0], all[1:]}
 }
 
 // all is a new slice with every owner.
 func (o owners) all() []Owner {
-	if o.first.Records == nil {
+	if o.first.Service == nil {
 		return nil
 	}
 	return slices.Concat([]Owner{o.first}, o.more)
@@ -186,17 +258,17 @@ func (o owners) all() []Owner {
 // endpoints that have a hostname and are a Pod's first, then the older
 // Service, then by namespace, name and label.
 func compareOwners(a, b Owner) int {
-	if a.Address.PodHostname != b.Address.PodHostname {
-		if a.Address.PodHostname {
+	if a.PodHostname != b.PodHostname {
+		if a.PodHostname {
 			return -1
 		}
 		return 1
 	}
 	return cmp.Or(
-		a.Records.Created.Compare(b.Records.Created),
-		strings.Compare(a.Records.Key.Namespace, b.Records.Key.Namespace),
-		strings.Compare(a.Records.Key.Name, b.Records.Key.Name),
-		strings.Compare(a.Address.Label, b.Address.Label),
+		a.Service.Created.Compare(b.Service.Created),
+		strings.Compare(a.Service.Key.Namespace, b.Service.Key.Namespace),
+		strings.Compare(a.Service.Key.Name, b.Service.Key.Name),
+		strings.Compare(a.Label, b.Label),
 	)
 }
 

@@ -81,10 +81,7 @@ func reverse(t *Tree, addr string) []string {
 	}
 	var names []string
 	for _, o := range append([]Owner{first}, more...) {
-		name := o.Records.Name(zone)
-		if o.Records.Kind == Headless {
-			name = o.Address.Label + "." + name
-		}
+		name := o.Name(zone)
 		names = append(names, strings.TrimSuffix(name, ".svc."+zone))
 	}
 	return names
@@ -240,7 +237,7 @@ func TestOwnersImmutable(t *testing.T) {
 	kept := slices.Clone(more)
 	put(tree, service("a", "a", addr), service("c", "c", addr), service("e", "e", addr))
 	tree.Replace(Key{"d", "d"}, nil, epoch)
-	if !slices.Equal(kept, more) || first.Records.Key.Name != "b" {
+	if !slices.Equal(kept, more) || first.Service.Key.Name != "b" {
 		t.Errorf("the owners that were read have changed: %v, want %v", more, kept)
 	}
 	if got, want := reverse(tree, addr), []string{"a.a", "b.b", "c.c", "e.e", "f.f"}; !slices.Equal(got, want) {
@@ -503,8 +500,8 @@ func TestConcurrentUse(t *testing.T) {
 				}
 				if first, more, ok := tree.Reverse(netip.MustParseAddr("192.0.2.77")); ok {
 					for _, o := range append([]Owner{first}, more...) {
-						if len(o.Records.At([]byte(o.Address.Label))) == 0 || len(o.Records.Wire()) == 0 {
-							t.Errorf("owner %v has no address at %q", o.Records.Key, o.Address.Label)
+						if o.Service.Key.Namespace != "default" || len(o.Service.Wire()) == 0 {
+							t.Errorf("owner %v of name %q", o.Service.Key, o.Service.Wire())
 						}
 					}
 				}
@@ -638,13 +635,23 @@ func BenchmarkReverse(b *testing.B) {
 }
 
 func BenchmarkReplace(b *testing.B) {
+	many := func(last string) *Records {
+		var endpoints []string
+		for e := range 1499 {
+			endpoints = append(endpoints, fmt.Sprintf("e%d=10.200.%d.%d", e, e/256, e%256))
+		}
+		return headless("ns1", "many", append(endpoints, "last="+last)...)
+	}
 	for _, tt := range []struct {
-		name string
-		i    int
-	}{{"ClusterIP", 4242}, {"Headless20", 4240}} {
+		name     string
+		versions []*Records
+	}{
+		{"ClusterIP", []*Records{service("ns1", "s4242", "10.96.200.1"), service("ns1", "s4242", "10.96.200.2")}},
+		{"Headless20", []*Records{largeService(4240, 0), largeService(4240, 1)}},
+		{"OneOf1500", []*Records{many("10.201.0.1"), many("10.201.0.2")}},
+	} {
 		b.Run(tt.name, func(b *testing.B) {
-			tree := large()
-			versions := []*Records{largeService(tt.i, 0), largeService(tt.i, 1)}
+			tree, versions := large(), tt.versions
 			n := 0
 			b.ReportAllocs()
 			for b.Loop() {
