@@ -120,8 +120,9 @@ image() {
 
 # build TAG ARCH DOCKERFILE CONTEXT LABEL...
 build() {
-	local name=$1 arch=$2 file=$3 context=$4
+	local name=$1 arch=$2 file=$3 context=$4 before now
 	shift 4
+	before=$("$engine" images --quiet "$name" 2>/dev/null || true)
 	case $engine in
 	buildah)
 		buildah bud --quiet --isolation chroot --layers=false --timestamp "$epoch" --platform "linux/$arch" \
@@ -137,6 +138,10 @@ build() {
 		;;
 	*) fail "ENGINE=$engine: buildah, podman or docker" ;;
 	esac
+	# What the tag named before is of no use any more, unless something else
+	# names or uses it: then this fails.
+	now=$("$engine" images --quiet "$name")
+	if [ -n "$before" ] && [ "$before" != "$now" ]; then "$engine" rmi "$before" >/dev/null 2>&1 || true; fi
 }
 
 # join LIST IMAGE... makes the list of the images of all architectures, pushes

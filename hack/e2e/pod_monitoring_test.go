@@ -72,10 +72,12 @@ func withoutVariables(expr, rateInterval string) string {
 
 // A ruleFile is a file of Prometheus's rules.
 type ruleFile struct {
-	Groups []struct {
-		Name  string `json:"name"`
-		Rules []rule `json:"rules"`
-	} `json:"groups"`
+	Groups []ruleGroup `json:"groups"`
+}
+
+type ruleGroup struct {
+	Name  string `json:"name"`
+	Rules []rule `json:"rules"`
 }
 
 type rule struct {
@@ -312,4 +314,43 @@ func programSource(t testing.TB) string {
 		}
 	}
 	return all.String()
+}
+
+// TestDeployREADME holds deploy/README.md against what is there.
+func TestDeployREADME(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(deployDir, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme := string(text)
+	for _, link := range regexp.MustCompile(`\]\(([^)#]+)\)`).FindAllStringSubmatch(readme, -1) {
+		if _, err := os.Stat(filepath.Join(deployDir, link[1])); err != nil {
+			t.Errorf("link to %s: %v", link[1], err)
+		}
+	}
+	for _, group := range readRules(t).Groups {
+		for _, rule := range group.Rules {
+			if rule.Alert != "" && !strings.Contains(readme, rule.Alert) {
+				t.Errorf("the alert %s is not there", rule.Alert)
+			}
+		}
+	}
+	for _, alert := range regexp.MustCompile(`\bKubeDNS[A-Za-z]+`).FindAllString(readme, -1) {
+		if !slices.ContainsFunc(readRules(t).Groups, func(g ruleGroup) bool {
+			return slices.ContainsFunc(g.Rules, func(r rule) bool { return r.Alert == alert })
+		}) {
+			t.Errorf("there is no alert %s", alert)
+		}
+	}
+	for _, dir := range []string{"overlays", "components"} {
+		entries, err := os.ReadDir(filepath.Join(deployDir, dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			if !strings.Contains(readme, entry.Name()) {
+				t.Errorf("%s/%s is not there", dir, entry.Name())
+			}
+		}
+	}
 }
