@@ -54,7 +54,7 @@ func testOutage(t *testing.T, c *harness.ControlPlane, mode harness.ProxyMode, k
 	proxy := harness.StartProxy(t, api.Host, harness.ProxyForward)
 	k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 		Binary:     kubeDNS(t),
-		Kubeconfig: kubeconfig(t, c, "", "https://" + proxy.Addr),
+		Kubeconfig: kubeconfig(t, c, "", "https://"+proxy.Addr),
 	})
 	const ns = "default"
 	fqdn := func(name string) string { return name + "." + ns + ".svc." + zone }
