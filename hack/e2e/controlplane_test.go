@@ -126,13 +126,15 @@ func program(t *testing.T, name string, race bool) string {
 // adminKubeconfig writes a kubeconfig of the admin of c.
 func adminKubeconfig(t *testing.T, c *harness.ControlPlane) string {
 	t.Helper()
-	return kubeconfig(t, c, harness.KubeconfigOptions{})
+	return kubeconfig(t, c, "", c.URL)
 }
 
-func kubeconfig(t *testing.T, c *harness.ControlPlane, o harness.KubeconfigOptions) string {
+// kubeconfig writes a kubeconfig with the token, the admin's where it is empty,
+// that names server as the API server.
+func kubeconfig(t *testing.T, c *harness.ControlPlane, token, server string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := c.WriteKubeconfig(file, o); err != nil {
+	if err := c.WriteKubeconfigTo(file, token, server); err != nil {
 		t.Fatal(err)
 	}
 	return file
@@ -187,7 +189,7 @@ func TestControlPlane(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig(t, c, harness.KubeconfigOptions{Token: token}))
+		cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig(t, c, token, c.URL))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -187,7 +187,7 @@ func TestMasterURL(t *testing.T) {
 	c := cluster(t)
 	k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 		Binary:     kubeDNS(t),
-		Kubeconfig: kubeconfig(t, c, harness.KubeconfigOptions{Server: "https://127.0.0.1:9"}),
+		Kubeconfig: kubeconfig(t, c, "", "https://127.0.0.1:9"),
 		Env:        []string{"E2E_API=" + strings.TrimPrefix(c.URL, "https://")},
 		Args:       []string{"--kube-master-url=https://$E2E_API"},
 	})

@@ -24,7 +24,7 @@ func TestBeforeSync(t *testing.T) {
 	proxy := harness.StartProxy(t, api.Host, harness.ProxyRefuse)
 	k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 		Binary:      kubeDNS(t),
-		Kubeconfig:  kubeconfig(t, c, harness.KubeconfigOptions{Server: "https://" + proxy.Addr}),
+		Kubeconfig:  kubeconfig(t, c, "", "https://"+proxy.Addr),
 		Nameservers: harness.StartUpstream(t, "testdata/upstream.conf"),
 		Args:        []string{"--initial-sync-timeout=500ms"},
 		NoWait:      true,
@@ -165,7 +165,7 @@ func TestDrain(t *testing.T) {
 		proxy := harness.StartProxy(t, api.Host, harness.ProxyRefuse)
 		k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 			Binary: kubeDNS(t), NoWait: true,
-			Kubeconfig: kubeconfig(t, c, harness.KubeconfigOptions{Server: "https://" + proxy.Addr}),
+			Kubeconfig: kubeconfig(t, c, "", "https://"+proxy.Addr),
 			Args:       []string{"--drain-period=60s"},
 		})
 		unready(t, k)

@@ -37,15 +37,15 @@ func TestOutage(t *testing.T) {
 		{"refused, and everything killed", harness.ProxyRefuse, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel() // nearly all of it is waiting
-			testOutage(t, tt.mode, tt.kill)
+			c := ownCluster(t) // one after the other: that takes processor time
+			t.Parallel()       // nearly all of the rest is waiting
+			testOutage(t, c, tt.mode, tt.kill)
 		})
 	}
 }
 
-func testOutage(t *testing.T, mode harness.ProxyMode, kill bool) {
+func testOutage(t *testing.T, c *harness.ControlPlane, mode harness.ProxyMode, kill bool) {
 	t.Helper()
-	c := ownCluster(t)
 	ctx := t.Context()
 	api, err := url.Parse(c.URL)
 	if err != nil {
@@ -54,7 +54,7 @@ func testOutage(t *testing.T, mode harness.ProxyMode, kill bool) {
 	proxy := harness.StartProxy(t, api.Host, harness.ProxyForward)
 	k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 		Binary:     kubeDNS(t),
-		Kubeconfig: kubeconfig(t, c, harness.KubeconfigOptions{Server: "https://" + proxy.Addr}),
+		Kubeconfig: kubeconfig(t, c, "", "https://"+proxy.Addr),
 	})
 	const ns = "default"
 	fqdn := func(name string) string { return name + "." + ns + ".svc." + zone }

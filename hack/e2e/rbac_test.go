@@ -60,7 +60,7 @@ func TestEnoughRights(t *testing.T) {
 			}
 			k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 				Binary:     kubeDNS(t),
-				Kubeconfig: kubeconfig(t, c, harness.KubeconfigOptions{Token: token}),
+				Kubeconfig: kubeconfig(t, c, token, c.URL),
 				Args:       tt.args,
 			})
 			awaitAddress(t, k.Addr, "kubernetes.default.svc.cluster.local.", "10.96.0.1", 10*time.Second)
@@ -98,7 +98,7 @@ func TestMissingRights(t *testing.T) {
 			}
 			k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 				Binary:     kubeDNS(t),
-				Kubeconfig: kubeconfig(t, c, harness.KubeconfigOptions{Token: token}),
+				Kubeconfig: kubeconfig(t, c, token, c.URL),
 				Args:       []string{"--initial-sync-timeout=100ms"},
 				NoWait:     true,
 			})

@@ -35,7 +35,7 @@ import (
 
 // startTimeout is how long etcd and the API server may take to be ready; on an
 // idle machine it is 3 s.
-const startTimeout = 90 * time.Second
+const startTimeout = 4 * time.Minute
 
 // ErrNotBuilt is returned where the control plane's binaries are not in the
 // cache.
@@ -280,21 +280,18 @@ func (c *ControlPlane) Stop() {
 	}
 }
 
-// KubeconfigOptions say what a kubeconfig has.
-type KubeconfigOptions struct {
-	// Token is the bearer token; the admin's where empty.
-	Token string
-	// Server is the API server's URL; its own where empty.
-	Server string
+// WriteKubeconfig writes a kubeconfig with the bearer token, the admin's where
+// it is empty, to file.
+func (c *ControlPlane) WriteKubeconfig(file, token string) error {
+	return c.WriteKubeconfigTo(file, token, c.URL)
 }
 
-// WriteKubeconfig writes a kubeconfig to file.
-func (c *ControlPlane) WriteKubeconfig(file string, o KubeconfigOptions) error {
+// WriteKubeconfigTo is WriteKubeconfig with another URL to reach the API server
+// at.
+func (c *ControlPlane) WriteKubeconfigTo(file, token, server string) error {
 	cfg := clientcmdapi.NewConfig()
-	cfg.Clusters["e2e"] = &clientcmdapi.Cluster{
-		Server: cmp.Or(o.Server, c.URL), CertificateAuthorityData: c.caData,
-	}
-	cfg.AuthInfos["e2e"] = &clientcmdapi.AuthInfo{Token: cmp.Or(o.Token, c.adminToken)}
+	cfg.Clusters["e2e"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: c.caData}
+	cfg.AuthInfos["e2e"] = &clientcmdapi.AuthInfo{Token: cmp.Or(token, c.adminToken)}
 	cfg.Contexts["e2e"] = &clientcmdapi.Context{Cluster: "e2e", AuthInfo: "e2e"}
 	cfg.CurrentContext = "e2e"
 	if err := clientcmd.WriteToFile(*cfg, file); err != nil {

@@ -45,7 +45,7 @@ func run(command []string) (code int, err error) {
 	}
 	defer cluster.Stop()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	if err := cluster.WriteKubeconfig(kubeconfig, harness.KubeconfigOptions{}); err != nil {
+	if err := cluster.WriteKubeconfig(kubeconfig, ""); err != nil {
 		return 1, err
 	}
 
