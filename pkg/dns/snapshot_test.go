@@ -196,6 +196,29 @@ func TestSnapshotIsServedUntilTheList(t *testing.T) {
 	eventually(t, "it is complete", func() bool { return kd.Incomplete() == "" })
 }
 
+// A stop before the API server has been listed takes nothing away: questions
+// that still come are answered from the snapshot.
+func TestSnapshotIsServedToTheEnd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "snapshot")
+	services, all := trimmed()
+	b, err := encodeSnapshot(services, all, time.Unix(1, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeSnapshot(path, b); err != nil {
+		t.Fatal(err)
+	}
+	f := newFake(nil, nil)
+	f.begin = func(*KubeDNS) {} // never listed
+	kd := newKubeDNS(Options{Zone: testZone, TTL: 30, SnapshotFile: path}, f, newMetrics())
+	stop := start(t, kd)
+	eventually(t, "the snapshot is served", kd.HasSynced)
+	stop()
+	if r, _ := kd.tree.Service([]byte("default"), []byte("web")); r == nil {
+		t.Error("web of the snapshot is gone at the end")
+	}
+}
+
 // A snapshot is written once the records are complete and after changes, and
 // it has what the source has.
 func TestSnapshotFollows(t *testing.T) {
