@@ -92,8 +92,8 @@ func (t *Tree) Zone() string { return t.zone }
 func (t *Tree) Serial() uint32 { return t.serial.Load() }
 
 // Replace makes next all that the Service key owns, reverse records included,
-// in one step; nil takes away what it had. It reports whether the tree
-// changed: records that are equal to those there are leave all as it was.
+// in one step; nil takes away what it had. Names that are longer than a DNS
+// name may be are left out of next. It reports whether the tree changed: records that are equal to those there are leave all as it was.
 func (t *Tree) Replace(key Key, next *Records, now time.Time) bool {
 	if next != nil && next.wire == nil {
 		wire := make([]byte, 0, len(key.Name)+len(key.Namespace)+2+len(t.suffix))
@@ -101,6 +101,7 @@ func (t *Tree) Replace(key Key, next *Records, now time.Time) bool {
 		wire = append(append(wire, byte(len(key.Namespace))), key.Namespace...)
 		wire = append(wire, t.suffix...)
 		next.wire = wire
+		next.dropLongNames()
 	}
 
 	t.mu.RLock()

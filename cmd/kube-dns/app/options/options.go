@@ -296,7 +296,8 @@ func parseDomain(s string) (string, error) {
 			return "", fmt.Errorf("label %q: %s", label, strings.Join(msgs, "; "))
 		}
 	}
-	// The longest names below it have 4 labels of 63 octets and "svc".
+	// There is to be room for names below it; those that are too long all the
+	// same the tree leaves out.
 	if len(name) > 200 {
 		return "", errors.New("longer than 200 octets")
 	}
