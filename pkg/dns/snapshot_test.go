@@ -236,6 +236,30 @@ func TestSnapshotFollows(t *testing.T) {
 	})
 }
 
+// What is no file is refused at once: a pipe without a writer would be waited
+// for, a device read without end.
+func TestReadSnapshotThatIsNoFile(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, t.TempDir(), os.DevNull} {
+		failed := make(chan error, 1)
+		go func() {
+			_, _, err := readSnapshot(path)
+			failed <- err
+		}()
+		select {
+		case err := <-failed:
+			if err == nil || !strings.Contains(err.Error(), "not a regular file") {
+				t.Errorf("readSnapshot(%s): error %v, want one that it is not a regular file", path, err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Errorf("readSnapshot(%s) does not return", path)
+		}
+	}
+}
+
 // A snapshot that cannot be written is counted, changes no answer, and is
 // tried again.
 func TestSnapshotCannotBeWritten(t *testing.T) {
