@@ -335,9 +335,10 @@ func TestTCPStopWhileWriting(t *testing.T) {
 	}
 }
 
-// Past the bound a connection is closed at once, and one that ends makes room.
+// Past a client's bound a connection is closed at once, and one that ends makes
+// room.
 func TestTCPConnectionLimit(t *testing.T) {
-	s := newTestServer(t, fixture(), func(o *Options) { o.MaxTCPConnections = 3 })
+	s := newTestServer(t, fixture(), func(o *Options) { o.MaxTCPConnectionsPerClient = 3 })
 	r := s.listen(t, "127.0.0.1")
 	wire := pack(t, newQuestion(t, webA, nil))
 	var conns []net.Conn
