@@ -38,6 +38,7 @@ type cluster struct {
 
 	mu         sync.Mutex
 	lastErrors map[string]string // by resource; gone once it was heard again
+	warned     map[string]time.Time
 	nodes      cache.SharedIndexInformer
 }
 
@@ -47,7 +48,7 @@ const byService = "service"
 // NewCluster makes a KubeDNS of an API server's Services and EndpointSlices,
 // given clients for core/v1 and discovery.k8s.io/v1.
 func NewCluster(o Options, core, discovery rest.Interface) *KubeDNS {
-	c := &cluster{core: core, metrics: newMetrics(), lastErrors: map[string]string{}}
+	c := &cluster{core: core, metrics: newMetrics(), lastErrors: map[string]string{}, warned: map[string]time.Time{}}
 	c.services = c.informer(core, "services", &corev1.Service{}, nil, func(obj any) (any, error) {
 		if s, ok := obj.(*corev1.Service); ok {
 			return trimService(s), nil
@@ -222,15 +223,29 @@ func (c *cluster) failed(resource string, err error) {
 	}
 	reason := errorReason(err)
 	c.metrics.apiserverErrors.WithLabelValues(resource, reason).Inc()
-	c.mu.Lock()
-	last := c.lastErrors[resource]
-	c.lastErrors[resource] = err.Error()
-	c.mu.Unlock()
-	if last == "" {
+	if c.note(resource, err, time.Now()) {
 		glog.Warningf("dns: watching %s: %v", resource, err)
 	} else {
 		glog.V(2).Infof("dns: watching %s: %v", resource, err)
 	}
+}
+
+// warnInterval is how often a failure that lasts is warned of.
+const warnInterval = time.Minute
+
+// note keeps the error and tells whether to warn of it: where it is the first
+// since the resource was heard, and again after a while. (Nobody tells that a
+// ConfigMap was heard.)
+func (c *cluster) note(resource string, err error, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lasts := c.lastErrors[resource] != ""
+	c.lastErrors[resource] = err.Error()
+	if lasts && now.Sub(c.warned[resource]) < warnInterval {
+		return false
+	}
+	c.warned[resource] = now
+	return true
 }
 
 // errEmptyWatch is a watch that ended before the API server said anything.
@@ -331,9 +346,9 @@ func (c *cluster) watchNodes(ctx context.Context, kd *KubeDNS) {
 			c.setNodes(nodes)
 			wg.Go(func() { nodes.RunWithContext(nodesCtx) })
 		case !configured && stop != nil:
+			c.setNodes(nil)
 			stop()
 			stop = nil
-			c.setNodes(nil)
 		}
 		select {
 		case <-kd.configured:

@@ -2,6 +2,7 @@ package dns
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -262,6 +263,51 @@ func TestClusterAway(t *testing.T) {
 	}
 }
 
+// TestClusterWarns: a failure is warned of at once, then once a minute while it
+// lasts, and at once after the API server was heard in between.
+func TestClusterWarns(t *testing.T) {
+	c := &cluster{lastErrors: map[string]string{}, warned: map[string]time.Time{}}
+	start := time.Unix(1000, 0)
+	for _, step := range []struct {
+		name  string
+		after time.Duration
+		heard bool
+		want  bool
+	}{
+		{"the first", 0, false, true},
+		{"soon again", 30 * time.Second, false, false},
+		{"a minute later", time.Minute, false, true},
+		{"soon after that", 61 * time.Second, false, false},
+		{"heard in between", 62 * time.Second, true, true},
+	} {
+		if step.heard {
+			c.heard("services")
+		}
+		if got := c.note("services", io.ErrUnexpectedEOF, start.Add(step.after)); got != step.want {
+			t.Errorf("%s: warned %v, want %v", step.name, got, step.want)
+		}
+		if got := c.note("configmaps", io.ErrUnexpectedEOF, start.Add(step.after)); !step.heard && got != step.want {
+			t.Errorf("%s: warned %v of the ConfigMap, want %v", step.name, got, step.want)
+		}
+	}
+}
+
+// TestMetricsWhileStarting: metrics may be asked for at any time.
+func TestMetricsWhileStarting(t *testing.T) {
+	t.Parallel()
+	kd := newAPIServer(t, 1000).kubeDNS(t)
+	registry := prometheus.NewPedanticRegistry()
+	if err := registry.Register(kd); err != nil {
+		t.Fatal(err)
+	}
+	const name = "kubedns_apiserver_last_contact_seconds"
+	if got := metric(t, registry, name); got > 60 {
+		t.Errorf("%s is %v before the start", name, got)
+	}
+	start(t, kd)
+	metric(t, registry, name)
+}
+
 // TestClusterNodes: Nodes are watched while a federation is configured, and
 // only then.
 func TestClusterNodes(t *testing.T) {
@@ -291,15 +337,14 @@ func TestClusterNodes(t *testing.T) {
 	for round := range 3 {
 		kd.SetFederations(map[string]string{"fed": "example.org"})
 		eventually(t, "the topology is known", func() bool { return target() == want })
-		if n := watched(); n != 1 {
-			t.Errorf("round %d: %d watches of the nodes, want 1", round, n)
-		}
+		// What was listed shows before the watch has begun.
+		eventually(t, "the nodes are watched", func() bool { return watched() == 1 })
 		// Another configuration goes on with the same watch.
 		n := lists()
 		kd.SetFederations(map[string]string{"fed": "example.org", "other": "example.com"})
 		eventually(t, "the configuration is taken", func() bool { return len(kd.configured) == 0 })
-		if got := lists(); got != n {
-			t.Errorf("round %d: the nodes were listed anew", round)
+		if got := lists(); got != n || watched() != 1 {
+			t.Errorf("round %d: the nodes were listed anew, or have %d watches", round, watched())
 		}
 		kd.SetFederations(map[string]string{})
 		eventually(t, "the watch is closed", func() bool { return watched() == 0 })

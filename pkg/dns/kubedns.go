@@ -27,7 +27,7 @@ type KubeDNS struct {
 
 	queue   workqueue.TypedInterface[treecache.Key]
 	synced  atomic.Bool
-	started time.Time
+	started time.Time // when it was made
 
 	snapshotFile string                    // empty for none
 	restored     atomic.Pointer[time.Time] // when the snapshot that is served was taken
@@ -82,6 +82,7 @@ func newKubeDNS(o Options, s source, m *metrics) *KubeDNS {
 		source:     s,
 		metrics:    m,
 		queue:      workqueue.NewTyped[treecache.Key](),
+		started:    time.Now(),
 		configured: make(chan struct{}, 1),
 		pending:    map[treecache.Key]time.Time{},
 		complete:   make(chan struct{}),
@@ -96,7 +97,6 @@ func newKubeDNS(o Options, s source, m *metrics) *KubeDNS {
 // Run watches the cluster until ctx is done; it returns nil then, and once
 // every goroutine has ended. It must be called once.
 func (kd *KubeDNS) Run(ctx context.Context) error {
-	kd.started = time.Now()
 	var wg sync.WaitGroup
 	if kd.snapshotFile != "" {
 		kd.loadSnapshot()
@@ -225,6 +225,7 @@ func (kd *KubeDNS) work(ctx context.Context) {
 		select {
 		case <-kd.complete:
 		case <-ctx.Done():
+			return // what was touched stays the snapshot's
 		}
 	}
 	again := true

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/golang/glog"
@@ -124,7 +125,8 @@ func decodeSnapshot(b []byte) (o *objects, taken time.Time, err error) {
 
 // readSnapshot reads the file at path; errNoSnapshot where there is none.
 func readSnapshot(path string) (o *objects, taken time.Time, err error) {
-	f, err := os.Open(path)
+	// O_NONBLOCK, because the opening of a named pipe waits for its writer.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, taken, errNoSnapshot
 	}
@@ -132,6 +134,11 @@ func readSnapshot(path string) (o *objects, taken time.Time, err error) {
 		return nil, taken, fmt.Errorf("opening snapshot: %w", err)
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return nil, taken, fmt.Errorf("reading snapshot: %w", err)
+	} else if !info.Mode().IsRegular() {
+		return nil, taken, fmt.Errorf("snapshot %s: not a regular file", path)
+	}
 	b, err := io.ReadAll(io.LimitReader(f, maxSnapshot))
 	if err != nil {
 		return nil, taken, fmt.Errorf("reading snapshot: %w", err)

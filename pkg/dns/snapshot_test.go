@@ -196,6 +196,29 @@ func TestSnapshotIsServedUntilTheList(t *testing.T) {
 	eventually(t, "it is complete", func() bool { return kd.Incomplete() == "" })
 }
 
+// A stop before the API server has been listed takes nothing away: questions
+// that still come are answered from the snapshot.
+func TestSnapshotIsServedToTheEnd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "snapshot")
+	services, all := trimmed()
+	b, err := encodeSnapshot(services, all, time.Unix(1, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeSnapshot(path, b); err != nil {
+		t.Fatal(err)
+	}
+	f := newFake(nil, nil)
+	f.begin = func(*KubeDNS) {} // never listed
+	kd := newKubeDNS(Options{Zone: testZone, TTL: 30, SnapshotFile: path}, f, newMetrics())
+	stop := start(t, kd)
+	eventually(t, "the snapshot is served", kd.HasSynced)
+	stop()
+	if r, _ := kd.tree.Service([]byte("default"), []byte("web")); r == nil {
+		t.Error("web of the snapshot is gone at the end")
+	}
+}
+
 // A snapshot is written once the records are complete and after changes, and
 // it has what the source has.
 func TestSnapshotFollows(t *testing.T) {
@@ -211,6 +234,30 @@ func TestSnapshotFollows(t *testing.T) {
 	eventually(t, "the time of the snapshot is told", func() bool {
 		return testutil.ToFloat64(kd.metrics.snapshotTime) > float64(time.Now().Add(-time.Minute).Unix())
 	})
+}
+
+// What is no file is refused at once: a pipe without a writer would be waited
+// for, a device read without end.
+func TestReadSnapshotThatIsNoFile(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, t.TempDir(), os.DevNull} {
+		failed := make(chan error, 1)
+		go func() {
+			_, _, err := readSnapshot(path)
+			failed <- err
+		}()
+		select {
+		case err := <-failed:
+			if err == nil || !strings.Contains(err.Error(), "not a regular file") {
+				t.Errorf("readSnapshot(%s): error %v, want one that it is not a regular file", path, err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Errorf("readSnapshot(%s) does not return", path)
+		}
+	}
 }
 
 // A snapshot that cannot be written is counted, changes no answer, and is

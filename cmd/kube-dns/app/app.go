@@ -285,7 +285,7 @@ func (a *app) useNameservers(configured []netip.AddrPort) error {
 		var err error
 		from = resolvConf
 		if list, err = forward.ResolvConf(resolvConf); err != nil {
-			glog.Warningf("kube-dns: no upstream nameservers: %v", err)
+			glog.Warningf("kube-dns: %v", err)
 		}
 	}
 	local, err := forward.LocalAddrs()
@@ -296,6 +296,9 @@ func (a *app) useNameservers(configured []netip.AddrPort) error {
 	kept, left := forward.Without(list, own, local)
 	for _, addr := range left {
 		glog.Warningf("kube-dns: nameserver %v (%s) is this server itself: left out", addr, from)
+	}
+	if len(kept) == 0 {
+		glog.Warningf("kube-dns: no nameservers to forward to (%s): names outside %s are answered SERVFAIL", from, a.options.Domain)
 	}
 	if !slices.Equal(kept, a.forwarder.Nameservers()) {
 		glog.Infof("kube-dns: forwarding to %v (%s)", kept, from)

@@ -11,12 +11,14 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/golang/glog"
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -24,6 +26,7 @@ import (
 
 	"kubedns/cmd/kube-dns/app/options"
 	"kubedns/pkg/dns/config"
+	"kubedns/pkg/dns/forward"
 	"kubedns/pkg/dns/treecache"
 )
 
@@ -345,5 +348,32 @@ func TestClientGoLogsToGlog(t *testing.T) {
 	}
 	if got := b.String(); !strings.HasPrefix(got, "E") || !strings.Contains(got, `client-go: watching resource="services" err="no route"`) {
 		t.Errorf("the log has %q", got)
+	}
+}
+
+// TestNoNameservers: that there is nobody to forward to is warned of, for
+// whatever reason.
+func TestNoNameservers(t *testing.T) {
+	self := netip.MustParseAddrPort("127.0.0.1:10053")
+	a := &app{
+		options: &options.Options{
+			Domain: "cluster.local.", Nameservers: []netip.AddrPort{self}, BindAddress: self.Addr(), Port: int(self.Port()),
+		},
+		forwarder: forward.New(forward.Options{}),
+	}
+	before := glog.Stats.Warning.Lines()
+	if err := a.useNameservers(nil); err != nil {
+		t.Fatal(err)
+	}
+	// One of its own address, one of what is left.
+	if got := glog.Stats.Warning.Lines() - before; got != 2 {
+		t.Errorf("%d warnings, want 2", got)
+	}
+	before = glog.Stats.Warning.Lines()
+	if err := a.useNameservers([]netip.AddrPort{netip.MustParseAddrPort("192.0.2.53:53")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := glog.Stats.Warning.Lines() - before; got != 0 {
+		t.Errorf("%d warnings with a nameserver, want none", got)
 	}
 }

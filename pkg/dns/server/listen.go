@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 )
 
 // Listeners are the sockets of one address, bound but not yet served.
@@ -19,6 +20,17 @@ type Listeners struct {
 // Listen binds addr for UDP and TCP. A port of 0 is one that the system
 // chooses, the same for both.
 func (s *Server) Listen(ctx context.Context, addr netip.AddrPort) (*Listeners, error) {
+	// What the system chooses for TCP another program may have for UDP.
+	const attempts = 10
+	for i := 1; ; i++ {
+		l, err := s.listenOnce(ctx, addr)
+		if addr.Port() != 0 || i == attempts || !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+	}
+}
+
+func (s *Server) listenOnce(ctx context.Context, addr netip.AddrPort) (*Listeners, error) {
 	// TCP comes first: it does not share its port, so that a second server at
 	// the same address is noticed.
 	var lc net.ListenConfig

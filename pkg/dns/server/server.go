@@ -94,7 +94,7 @@ type Server struct {
 	wildcardSlots chan struct{} // those that are answered
 }
 
-// New makes a server; it listens once Run is called.
+// New makes a server; it listens once Listen is called.
 func New(o Options) (*Server, error) {
 	if o.NegativeTTL == 0 {
 		o.NegativeTTL = 30

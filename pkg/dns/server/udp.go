@@ -38,7 +38,7 @@ type peer struct {
 }
 
 // udpSocket reads and writes datagrams in batches. It is used by one goroutine,
-// but for send.
+// but for what later returns.
 type udpSocket struct {
 	conn *net.UDPConn
 	raw  syscall.RawConn

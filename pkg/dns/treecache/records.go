@@ -206,6 +206,40 @@ func compareAddresses(a, b Address) int {
 	return cmp.Or(strings.Compare(a.Label, b.Label), a.Addr.Compare(b.Addr))
 }
 
+// maxWire is how many octets a name may have in wire form (RFC 1035 section
+// 2.3.4).
+const maxWire = 255
+
+// dropLongNames takes away what no DNS message can carry, as a PTR record's or
+// an SRV record's target: names below the Service that are too long, or all of
+// it. Only a long zone makes them so. wire is how many octets the
+// Service's own name has in wire form.
+func (r *Records) dropLongNames(wire int) {
+	room := maxWire - wire // for a label and its length
+	if room < 0 {
+		*r = Records{Key: r.Key, Kind: r.Kind, Created: r.Created, Empty: true}
+		return
+	}
+	tooLong := func(label string) bool { return label != "" && 1+len(label) > room }
+	if !slices.ContainsFunc(r.Addresses, func(a Address) bool { return tooLong(a.Label) }) {
+		return // SRV records' targets are labels of addresses
+	}
+	for i := range r.Addresses {
+		if a := &r.Addresses[i]; tooLong(a.Label) {
+			a.Label, a.Reverse, a.PodHostname = "", r.Kind == ClusterIP && a.Reverse, false
+		}
+	}
+	without := func(all []SRV) []SRV {
+		return slices.DeleteFunc(slices.Clone(all), func(s SRV) bool { return tooLong(s.Label) })
+	}
+	r.SRVs = without(r.SRVs)
+	for i := range r.Ports {
+		r.Ports[i].SRVs = without(r.Ports[i].SRVs)
+	}
+	r.Ports = slices.DeleteFunc(r.Ports, func(p Port) bool { return len(p.SRVs) == 0 })
+	r.Sort()
+}
+
 // Equal tells whether the two are the same in everything that is answered.
 // Neither is nil.
 func (r *Records) Equal(o *Records) bool {

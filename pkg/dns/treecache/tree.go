@@ -116,10 +116,14 @@ func (t *Tree) Zone() string { return t.zone }
 func (t *Tree) Serial() uint32 { return t.serial.Load() }
 
 // Replace makes next all that the Service key owns, reverse records included,
-// in one step; nil takes away what it had. It reports whether the tree
-// changed: records that are equal to those there are leave all as it was.
-// Calls for one key must not be concurrent.
+// in one step; nil takes away what it had. Names that are longer than a DNS
+// name may be are left out of next. It reports whether the tree changed:
+// records that are equal to those there are leave all as it was. Calls for one
+// key must not be concurrent.
 func (t *Tree) Replace(key Key, next *Records, now time.Time) bool {
+	if next != nil {
+		next.dropLongNames(len(key.Name) + len(key.Namespace) + 2 + len(t.suffix))
+	}
 	t.mu.RLock()
 	last := t.namespaces[key.Namespace][key.Name]
 	t.mu.RUnlock()

@@ -661,3 +661,51 @@ func BenchmarkReplace(b *testing.B) {
 		})
 	}
 }
+
+// TestReplaceLongNames: a name that no DNS message can carry is left out, and
+// what does not need it stays.
+func TestReplaceLongNames(t *testing.T) {
+	long := strings.Repeat("a", 63)
+	// Namespace, Service, svc and zone take 64+64+4+60 octets and the root's
+	// one, which leaves 62 for a label and its length.
+	tree := New(strings.Repeat("z", 59) + ".")
+	r := headless(long, long, long+"=192.0.2.1", long[:61]+"=192.0.2.2", long[:62]+"=192.0.2.3")
+	srvs := []SRV{{long[:61], 80}, {long[:62], 80}, {long, 80}}
+	r.SRVs = srvs
+	r.Ports = []Port{{"_tcp", "_http", srvs}, {"_tcp", "_other", srvs[2:]}}
+	tree.Replace(r.Key, r, epoch)
+	got, _ := tree.Service([]byte(long), []byte(long))
+	if got == nil {
+		t.Fatal("the Service is not there")
+	}
+	if v4, _ := got.Family(); v4 != 3 {
+		t.Errorf("%d addresses at the Service, want 3", v4)
+	}
+	kept := []SRV{{long[:61], 80}}
+	if !slices.Equal(got.SRVs, kept) || len(got.Ports) != 1 || !slices.Equal(got.Ports[0].SRVs, kept) {
+		t.Errorf("SRV records %v, ports %v; want those of the label of 61 octets alone", got.SRVs, got.Ports)
+	}
+	for label, want := range map[string]int{long: 0, long[:62]: 0, long[:61]: 1} {
+		if n := len(got.At([]byte(label))); n != want {
+			t.Errorf("%d addresses at the label of %d octets, want %d", n, len(label), want)
+		}
+	}
+	for addr, want := range map[string]int{"192.0.2.1": 0, "192.0.2.2": 1, "192.0.2.3": 0} {
+		if n := len(reverse(tree, addr)); n != want {
+			t.Errorf("%d PTR records of %s, want %d", n, addr, want)
+		}
+	}
+	// Replaced by the same, nothing changes.
+	again := headless(long, long, long+"=192.0.2.1", long[:61]+"=192.0.2.2", long[:62]+"=192.0.2.3")
+	again.SRVs, again.Ports = srvs, []Port{{"_tcp", "_http", srvs}, {"_tcp", "_other", srvs[2:]}}
+	if tree.Replace(again.Key, again, epoch) {
+		t.Error("the same records are a change")
+	}
+
+	tree = New(strings.Repeat(strings.Repeat("z", 59)+".", 3))
+	s := service(long, long, "192.0.2.1")
+	tree.Replace(s.Key, s, epoch)
+	if got, exists := tree.Service([]byte(long), []byte(long)); got != nil || !exists || len(reverse(tree, "192.0.2.1")) != 0 {
+		t.Errorf("the Service with a name of %d octets is there (%v), or its namespace is not (%v)", len(s.Wire()), got, exists)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -241,8 +242,8 @@ func (o *Options) environment(getenv func(string) string) error {
 		Namespace: or("PROMETHEUS_NAMESPACE", "skydns"),
 		Subsystem: or("PROMETHEUS_SUBSYSTEM", "skydns"),
 	}
-	if !strings.HasPrefix(o.Prometheus.Path, "/") {
-		return fmt.Errorf("PROMETHEUS_PATH=%q: does not begin with /", o.Prometheus.Path)
+	if err := checkPath(o.Prometheus.Path); err != nil {
+		return fmt.Errorf("PROMETHEUS_PATH=%q: %w", o.Prometheus.Path, err)
 	}
 	for _, name := range []string{"PROMETHEUS_NAMESPACE", "PROMETHEUS_SUBSYSTEM"} {
 		if v := or(name, "skydns"); !validMetricPart(v) {
@@ -255,6 +256,21 @@ func (o *Options) environment(getenv func(string) string) error {
 			return fmt.Errorf("PROMETHEUS_PORT=%q: not a port: 1 to 65535", v)
 		}
 		o.Prometheus.Port = port
+	}
+	return nil
+}
+
+// checkPath refuses what http.ServeMux would panic at, or never match: its
+// patterns have a meaning for braces and blanks, and requests' paths are
+// cleaned.
+func checkPath(s string) error {
+	switch {
+	case !strings.HasPrefix(s, "/"):
+		return errors.New("does not begin with /")
+	case strings.ContainsAny(s, "{} \t"):
+		return errors.New("has a brace or a blank")
+	case s != "/" && strings.TrimSuffix(s, "/") != path.Clean(s):
+		return errors.New("has //, /./ or /../ in it")
 	}
 	return nil
 }
@@ -280,7 +296,8 @@ func parseDomain(s string) (string, error) {
 			return "", fmt.Errorf("label %q: %s", label, strings.Join(msgs, "; "))
 		}
 	}
-	// The longest names below it have 4 labels of 63 octets and "svc".
+	// There is to be room for names below it; those that are too long all the
+	// same the tree leaves out.
 	if len(name) > 200 {
 		return "", errors.New("longer than 200 octets")
 	}

@@ -107,6 +107,11 @@ func TestParse(t *testing.T) {
 			want: func(o *Options) { o.Prometheus = Prometheus{Path: "/m", Namespace: "a", Subsystem: "b"} },
 		},
 		{
+			name: "metrics below a path",
+			env:  []string{"PROMETHEUS_PATH=/a/m/"},
+			want: func(o *Options) { o.Prometheus.Path = "/a/m/" },
+		},
+		{
 			name: "another DNS service and TTL",
 			args: []string{"--dns-service=kube-system/rke2-coredns", "--ttl=5s", "--negative-ttl=10s"},
 			want: func(o *Options) {
@@ -176,6 +181,9 @@ func TestParseRefuses(t *testing.T) {
 		{"metrics port that is none", nil, []string{"PROMETHEUS_PORT=metrics"}, `PROMETHEUS_PORT="metrics": not a port: 1 to 65535`},
 		{"metrics port too large", nil, []string{"PROMETHEUS_PORT=70000"}, `PROMETHEUS_PORT="70000": not a port: 1 to 65535`},
 		{"metrics path without a slash", nil, []string{"PROMETHEUS_PATH=metrics"}, `PROMETHEUS_PATH="metrics": does not begin with /`},
+		{"metrics path with a brace", nil, []string{"PROMETHEUS_PATH=/{x"}, `PROMETHEUS_PATH="/{x": has a brace or a blank`},
+		{"metrics path with a blank", nil, []string{"PROMETHEUS_PATH=/GET /metrics"}, `PROMETHEUS_PATH="/GET /metrics": has a brace or a blank`},
+		{"metrics path that no request has", nil, []string{"PROMETHEUS_PATH=/a//b"}, `PROMETHEUS_PATH="/a//b": has //, /./ or /../ in it`},
 		{"metrics namespace with a dash", nil, []string{"PROMETHEUS_NAMESPACE=my-dns"}, `PROMETHEUS_NAMESPACE="my-dns": not a part of a metric's name`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
