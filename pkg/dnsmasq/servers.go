@@ -72,6 +72,11 @@ func desiredServers(cfg *config.Config, resolved map[string][]netip.Addr, namese
 				continue
 			}
 			for _, addr := range resolved[s.Host] {
+				if addr.IsUnspecified() || addr.IsMulticast() {
+					// Somebody else's records must not refuse a configuration.
+					warnings = append(warnings, fmt.Sprintf("%s %q has the address %v, where nobody can be asked, it is left out", what, s.Host, addr))
+					continue
+				}
 				add(domain, what, netip.AddrPortFrom(addr, s.Port))
 			}
 		}

@@ -19,7 +19,7 @@ func texts(list []domainServer) string {
 }
 
 func TestDesiredServers(t *testing.T) {
-	resolved := map[string][]netip.Addr{"ns.example.org": {netip.MustParseAddr("192.0.2.20"), netip.MustParseAddr("2001:db8::20")}}
+	resolved := map[string][]netip.Addr{"blocked.example.org": {netip.MustParseAddr("0.0.0.0"), netip.MustParseAddr("ff02::1")}, "ns.example.org": {netip.MustParseAddr("192.0.2.20"), netip.MustParseAddr("2001:db8::20")}}
 	nameservers := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.53:53"), netip.MustParseAddrPort("127.0.0.1:53")}
 	tests := []struct {
 		name      string
@@ -52,6 +52,16 @@ func TestDesiredServers(t *testing.T) {
 			data:  map[string]string{"stubDomains": `{"a.example":["ns.example.org:5353","unknown.example.org","192.0.2.1"],"b.example":["ns.example.org"]}`},
 			want:  "/a.example/192.0.2.20#5353 /a.example/2001:db8::20#5353 /a.example/192.0.2.1#53 /b.example/192.0.2.20#53 /b.example/2001:db8::20#53",
 			hosts: "ns.example.org unknown.example.org",
+		},
+		{
+			name:  "a name with addresses where nobody can be asked",
+			data:  map[string]string{"stubDomains": `{"a.example":["blocked.example.org","192.0.2.1"]}`},
+			want:  "/a.example/192.0.2.1#53",
+			hosts: "blocked.example.org",
+			warnings: []string{
+				`stub domain "a.example": server "blocked.example.org" has the address 0.0.0.0, where nobody can be asked, it is left out`,
+				`stub domain "a.example": server "blocked.example.org" has the address ff02::1, where nobody can be asked, it is left out`,
+			},
 		},
 		{
 			name:     "no server is left",
