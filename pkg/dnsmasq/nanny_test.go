@@ -537,6 +537,53 @@ func TestRestartDnsmasqFalse(t *testing.T) {
 	}
 }
 
+// TestPassingErrors: what the machine cannot do now is done later, without
+// another change of the configuration.
+func TestPassingErrors(t *testing.T) {
+	a, b := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")
+	nt := startNanny(t, nil, func(nt *nannyTest) { nt.writeJSON(t, "stubDomains", stub(a.addr)) })
+	nt.awaitLookup(t, "stub.example", "192.0.2.1")
+	aside := nt.state.path + ".aside"
+	rename := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename(nt.state.path, aside)
+	nt.writeJSON(t, "stubDomains", stub(b.addr))
+	nt.awaitCount(t, nt.metrics.reloads.WithLabelValues(resultRefused), 1)
+	if got := nt.lookup(t, "stub.example"); got != "192.0.2.1" {
+		t.Errorf("stub.example has %q while the servers file cannot be written", got)
+	}
+	rename(aside, nt.state.path)
+	nt.awaitLookup(t, "stub.example", "192.0.2.2")
+
+	// The same for nameservers.
+	rename(nt.state.path, aside)
+	writeFile(t, nt.resolv, "nameserver 192.0.2.8\n")
+	nt.awaitCount(t, nt.metrics.reloads.WithLabelValues(resultRefused), 2)
+	rename(aside, nt.state.path)
+	await(t, 5*time.Second, "the new nameserver is in force", func() bool { return strings.Contains(nt.serversInForce(t), "192.0.2.8:53") })
+}
+
+// TestRunEndsEarly: what was prepared is taken back.
+func TestRunEndsEarly(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	nt := prepareNanny(t, nil, func(nt *nannyTest) { nt.opts.StateDir, nt.opts.Guard = "/dev/null", []string{"/nonesuch"} })
+	if err := nt.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "starting the guard") {
+		t.Errorf("Run without its guard: %v", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "dnsmasq-nanny-*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := prepareNanny(t, nil, nil).Run(stopped); err != nil {
+		t.Errorf("Run that is told to stop while it prepares: %v", err)
+	}
+}
+
 // TestOwnArgumentsInvalid is an error at start, with dnsmasq's words.
 func TestOwnArgumentsInvalid(t *testing.T) {
 	nt := prepareNanny(t, []string{"--cache-size=many"}, nil)
