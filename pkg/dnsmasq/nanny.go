@@ -656,7 +656,7 @@ func (n *Nanny) install(ctx context.Context, cfg *config.Config, start bool) (ne
 	entries, name := servers, ""
 	if n.plan.serversFile != "" {
 		if result == needHUP {
-			entries = pad(servers, n.entries, n.args.servers)
+			entries = pad(servers, n.entries, n.args.servers, n.args.local)
 		}
 		var text string
 		text, name = serversText(entries)

@@ -537,6 +537,28 @@ func TestRestartDnsmasqFalse(t *testing.T) {
 	}
 }
 
+// TestOwnDomainAsStubDomain: a stub domain that dnsmasq's own arguments have too
+// leaves nothing behind when it goes. Its names are nobody's business upstream.
+func TestOwnDomainAsStubDomain(t *testing.T) {
+	upstream, fixed, other := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2"), startUpstream(t, "192.0.2.3")
+	nt := startNanny(t, []string{"--server=/cluster.local/" + hashAddr(fixed.addr)}, func(nt *nannyTest) {
+		nt.writeJSON(t, "upstreamNameservers", []string{upstream.addr})
+		nt.writeJSON(t, "stubDomains", map[string][]string{"cluster.local": {other.addr}})
+	})
+	nt.awaitLookup(t, "example.org", "192.0.2.1")
+	nt.write(t, "stubDomains", "")
+	nt.awaitCount(t, nt.metrics.reloads.WithLabelValues(resultSuccess), 1)
+	before := upstream.queries.Load()
+	for range 20 {
+		if got := nt.lookup(t, "cluster.local"); got != "192.0.2.2" {
+			t.Errorf("a name of cluster.local has %q, want 192.0.2.2", got)
+		}
+	}
+	if n := upstream.queries.Load() - before; n > 0 {
+		t.Errorf("the upstream nameserver was asked %d times", n)
+	}
+}
+
 // TestPassingErrors: what the machine cannot do now is done later, without
 // another change of the configuration.
 func TestPassingErrors(t *testing.T) {
