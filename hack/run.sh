@@ -61,6 +61,18 @@ ready() {
 	exit 1
 }
 
+# answering PORT waits until somebody answers DNS there.
+answering() {
+	for _ in $(seq 100); do
+		dig "@$address" -p "$1" +tries=1 +time=1 CH TXT version.bind >/dev/null 2>&1 && return
+		kill -0 "${pids[-1]}" 2>/dev/null || break
+		sleep 0.1
+	done
+	echo "run.sh: nobody answers DNS on $address:$1" >&2
+	tail -n 5 "$run"/*.log >&2
+	exit 1
+}
+
 # ask PORT NAME TYPE [DIG OPTION...] shows the question and what came of it.
 ask() {
 	local port=$1 name=$2 type=$3 reply
@@ -75,6 +87,7 @@ install dnsmasq-base dnsmasq
 install curl curl
 PATH=$PATH:/usr/sbin
 mkdir -p "$run"
+rm -f "$run"/*.log
 
 if [ -n "${KUBECONFIG:-}" ]; then
 	source=(--kubecfg-file="$KUBECONFIG")
@@ -108,6 +121,7 @@ start dnsmasq-nanny.log bin/dnsmasq-nanny -v=2 -logtostderr -configDir="$run/con
 	-k --cache-size=1000 --no-negcache --dns-loop-detect --log-facility=- --conf-file=/dev/null --no-hosts \
 	--port="$dnsmasq_port" --listen-address="$address" --bind-interfaces --user="$(id -un)" \
 	--server="/cluster.local/$zone" --server="/in-addr.arpa/$zone" --server="/ip6.arpa/$zone"
+answering "$dnsmasq_port"
 start sidecar.log bin/sidecar --v=2 --dnsmasq-port="$dnsmasq_port" --prometheus-addr="$address" --prometheus-port="$sidecar_port" \
 	--probe="kubedns,$address:$dns_port,kubernetes.default.svc.cluster.local,5,SRV" \
 	--probe="dnsmasq,$address:$dnsmasq_port,kubernetes.default.svc.cluster.local,5,SRV" \
@@ -130,7 +144,6 @@ fi
 ask "$dns_port" 10-244-0-7.default.pod.cluster.local A
 ask "$dns_port" no-such-service.default.svc.cluster.local A
 ask "$dns_port" cluster.local SOA
-
 
 # Through dnsmasq, as pods ask: it caches, and forwards the stub domain.
 ask "$dnsmasq_port" kubernetes.default.svc.cluster.local A

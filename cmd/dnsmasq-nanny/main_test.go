@@ -451,6 +451,46 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// TestOwnAddressAtStart: a server that is dnsmasq itself is left out with a
+// warning, also when nothing changes from then on.
+func TestOwnAddressAtStart(t *testing.T) {
+	dir, addr := openDir(t), freeAddr(t)
+	must(t, os.WriteFile(filepath.Join(dir, "upstreamNameservers"), []byte(fmt.Sprintf("[%q]", addr)), 0o644))
+	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s")
+	await(t, 5*time.Second, "the warning", func() bool { return len(containing(p.since(0), addr+" is dnsmasq's own address")) > 0 })
+}
+
+// TestIgnoredOnce: a change that does not count is told once, that of a folder too.
+func TestIgnoredOnce(t *testing.T) {
+	dir, addr := openDir(t), freeAddr(t)
+	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s", "-restartDnsmasq=false", "-logInterval=100ms")
+	const ignored, tick = "is ignored without -restartDnsmasq", "queries forwarded"
+	ticks := func(from, n int) func() bool {
+		return func() bool { return len(containing(p.since(from), tick)) >= n }
+	}
+	await(t, 5*time.Second, "statistics", ticks(0, 1))
+	must(t, os.Mkdir(filepath.Join(dir, "stubDomains"), 0o755))
+	await(t, 5*time.Second, ignored, func() bool { return len(containing(p.since(0), ignored)) > 0 })
+	// Three intervals of statistics are at least four of looking at the folder.
+	await(t, 5*time.Second, "more statistics", ticks(len(p.since(0)), 3))
+	if got := containing(p.since(0), ignored); len(got) != 1 {
+		t.Errorf("%d lines, want one:\n%s", len(got), strings.Join(got, "\n"))
+	}
+}
+
+// TestRelativeStateDir: dnsmasq, whose working directory is another one, finds
+// its servers file, so that changes take no restart.
+func TestRelativeStateDir(t *testing.T) {
+	dir, addr := openDir(t), freeAddr(t)
+	t.Chdir(openDir(t))
+	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s", "-stateDir=state")
+	must(t, os.WriteFile(filepath.Join(dir, "stubDomains"), []byte(`{"stub.example":["192.0.2.1"]}`), 0o644))
+	await(t, 10*time.Second, "the servers are in force", func() bool { return len(containing(p.since(0), "servers in force after")) > 0 })
+	if got := containing(p.since(0), "to start it with new arguments"); len(got) > 0 {
+		t.Errorf("dnsmasq was restarted: %s", got[0])
+	}
+}
+
 // TestSignals: the first one drains, the second one ends it all.
 func TestSignals(t *testing.T) {
 	tests := []struct {

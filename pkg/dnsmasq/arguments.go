@@ -32,6 +32,7 @@ type arguments struct {
 	port        uint16         // 53 where not given; 0 is no DNS at all
 	listen      []netip.Addr   // --listen-address; empty: all
 	servers     []domainServer // --server and --local, those that have an address
+	local       []string       // domains that dnsmasq answers for itself: --server and --local without an address, --address
 }
 
 // parseArguments reads dnsmasq's argument list the way getopt_long does, but
@@ -82,7 +83,7 @@ func parseArguments(list []string, readFile func(name string) ([]byte, error)) a
 // are not known.
 func takesNext(long string) bool {
 	switch long {
-	case "servers-file", "port", "interface", "listen-address", "server", "local", "log-facility", "conf-dir", "conf-script":
+	case "servers-file", "port", "interface", "listen-address", "server", "local", "address", "log-facility", "conf-dir", "conf-script":
 		return true
 	}
 	return false
@@ -116,6 +117,8 @@ func longName(letter string) string {
 		return "listen-address"
 	case "S":
 		return "server"
+	case "A":
+		return "address"
 	case "C":
 		return "conf-file"
 	}
@@ -165,6 +168,11 @@ func (p *argumentParser) option(name, value string) {
 		}
 	case "server", "local":
 		a.servers = append(a.servers, parseServerArgument(value)...)
+		if strings.HasSuffix(value, "/") {
+			a.local = append(a.local, argumentDomains(value)...)
+		}
+	case "address":
+		a.local = append(a.local, argumentDomains(value)...)
 	case "conf-file":
 		p.confFile = true
 		p.file(value)
@@ -190,6 +198,23 @@ func (p *argumentParser) file(name string) {
 		value, _, _ = strings.Cut(value, " #")
 		p.option(strings.TrimSpace(option), strings.TrimSpace(value))
 	}
+}
+
+// argumentDomains are the domains of "/domain/domain/…", lower case, without
+// dots around them; "" and "#", which are all others, are not among them.
+func argumentDomains(value string) []string {
+	rest, ok := strings.CutPrefix(value, "/")
+	end := strings.LastIndex(rest, "/")
+	if !ok || end < 0 {
+		return nil
+	}
+	var domains []string
+	for domain := range strings.SplitSeq(rest[:end], "/") {
+		if domain = strings.ToLower(strings.Trim(domain, ".")); domain != "" && domain != "#" {
+			domains = append(domains, domain)
+		}
+	}
+	return domains
 }
 
 // parseServerArgument reads "/domain/domain/192.0.2.1#53@source", where all but

@@ -83,6 +83,10 @@ func TestParseArguments(t *testing.T) {
 			args: "-c -k --server -R",
 			want: arguments{port: 53},
 		},
+		{
+			name: "domains that dnsmasq answers for itself", args: "--local=/A.example./b.example/ -A /c.example/192.0.2.1 --server=/d.example/# --address=/#/192.0.2.1",
+			want: arguments{port: 53, local: []string{"a.example", "b.example", "c.example"}},
+		},
 		{name: "servers file", args: "--servers-file /run/servers", want: arguments{port: 53, serversFile: true}},
 		{name: "behind --", args: "-- -k", want: arguments{port: 53}},
 		{name: "no DNS", args: "--port=0", want: arguments{port: 0}},

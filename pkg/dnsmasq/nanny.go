@@ -135,6 +135,12 @@ func nannyArguments(a arguments, p plan, upstreams bool, servers []domainServer)
 // its own arguments are wrong, or it keeps dying.
 func (n *Nanny) Run(ctx context.Context) error {
 	if err := n.prepare(ctx); err != nil {
+		if n.state != nil {
+			n.state.close()
+		}
+		if ctx.Err() != nil {
+			return nil // it was cut short
+		}
 		return err
 	}
 	return n.supervise(ctx)
@@ -284,6 +290,12 @@ func canChangeUser() bool {
 	return data[0].Effective&needed == needed
 }
 
+// passingError is what is wrong with the machine and not with a configuration,
+// as a full disk or a process that cannot be started: it may be right later.
+type passingError struct{ error }
+
+func (e passingError) Unwrap() error { return e.error }
+
 // test has dnsmasq read arguments and says what it says about them.
 func (n *Nanny) test(ctx context.Context, args []string) error {
 	ctx, cancel := context.WithTimeout(ctx, testTimeout)
@@ -292,12 +304,21 @@ func (n *Nanny) test(ctx context.Context, args []string) error {
 	if err == nil {
 		return nil
 	}
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || !exit.Exited() {
+		return passingError{fmt.Errorf("trying them with %s --test: %w", n.opts.Exec, err)}
+	}
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	said := strings.TrimPrefix(lines[len(lines)-1], "dnsmasq: ")
 	if said == "" {
 		return fmt.Errorf("trying them with %s --test: %w", n.opts.Exec, err)
 	}
 	return fmt.Errorf("dnsmasq refuses them: %s", said)
+}
+
+// syncInterval is how often what may have changed unseen is looked at.
+func (n *Nanny) syncInterval() time.Duration {
+	return cmp.Or(n.opts.SyncInterval, 10*time.Second)
 }
 
 // source is where the configuration comes from.
@@ -436,7 +457,7 @@ func (n *Nanny) changes(ctx context.Context, updates <-chan config.Update, names
 	} else if ctx.Err() == nil {
 		glog.Errorf("dnsmasq: the first servers are not in force: %v", err)
 	}
-	folders := time.NewTicker(cmp.Or(n.opts.SyncInterval, 10*time.Second))
+	folders := time.NewTicker(n.syncInterval())
 	defer folders.Stop()
 	first := true
 	for {
@@ -472,18 +493,19 @@ func (n *Nanny) changes(ctx context.Context, updates <-chan config.Update, names
 // started with, or a change since.
 func (n *Nanny) update(ctx context.Context, u config.Update, first bool) {
 	if !first && !n.opts.Restart {
+		n.folders = folderKeys(n.opts.ConfigDir)
 		glog.Warningf("dnsmasq: %s has changed, which is ignored without -restartDnsmasq", u.Origin)
 		return
 	}
 	n.lookAtDir(&u)
 	logWarnings(u.Warnings, &n.logged.config)
 	if u.Err != nil {
-		n.candidate = nil
+		n.dropCandidate(ctx)
 		n.refuse(u.Origin, u.Err)
 		return
 	}
 	if u.Config.Equal(n.cfg) {
-		n.candidate = nil
+		n.dropCandidate(ctx)
 		if n.refusal != "" {
 			glog.Infof("dnsmasq: %s is valid again and says what is in force", u.Origin)
 			n.accept(u.Config)
@@ -498,6 +520,14 @@ func (n *Nanny) update(ctx context.Context, u config.Update, first bool) {
 		return
 	}
 	n.grace.Reset(lookupGrace)
+}
+
+// dropCandidate forgets a configuration that was to be tried, and its names.
+func (n *Nanny) dropCandidate(ctx context.Context) {
+	if n.candidate != nil {
+		n.candidate = nil
+		n.names.want(ctx, hosts(n.cfg))
+	}
 }
 
 // apply gives dnsmasq the servers that follow from the configuration, the
@@ -515,6 +545,14 @@ func (n *Nanny) apply(ctx context.Context) {
 		return
 	case err != nil:
 		n.refuse("directory "+n.opts.ConfigDir, err)
+		if errors.As(err, &passingError{}) {
+			if isNew {
+				n.candidate = cfg
+			}
+			glog.V(2).Infof("dnsmasq: trying that again in %v", n.syncInterval())
+			n.grace.Reset(n.syncInterval())
+			return
+		}
 		n.names.want(ctx, hosts(n.cfg))
 		return
 	}
@@ -584,10 +622,13 @@ const (
 // error.
 func (n *Nanny) install(ctx context.Context, cfg *config.Config, start bool) (need, string, error) {
 	resolved, pending := n.names.addrs()
+	if start && len(hosts(cfg)) > 0 {
+		pending = true // no name has been looked up yet
+	}
 	local := localAddrs()
 	isOwn := func(addr netip.AddrPort) bool { return n.args.isOwn(addr, local) }
 	servers, warnings := desiredServers(cfg, resolved, n.nameservers, isOwn)
-	if !start && !pending {
+	if !pending {
 		logWarnings(warnings, &n.logged.servers)
 	}
 	if err := validateServers(servers); err != nil {
@@ -615,12 +656,12 @@ func (n *Nanny) install(ctx context.Context, cfg *config.Config, start bool) (ne
 	entries, name := servers, ""
 	if n.plan.serversFile != "" {
 		if result == needHUP {
-			entries = pad(servers, n.entries, n.args.servers)
+			entries = pad(servers, n.entries, n.args.servers, n.args.local)
 		}
 		var text string
 		text, name = serversText(entries)
 		if err := n.state.writeServers(text); err != nil {
-			return needNothing, "", err
+			return needNothing, "", passingError{err}
 		}
 	}
 	n.super.setArgs(args)

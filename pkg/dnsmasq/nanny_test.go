@@ -539,6 +539,75 @@ func TestRestartDnsmasqFalse(t *testing.T) {
 	}
 }
 
+// TestOwnDomainAsStubDomain: a stub domain that dnsmasq's own arguments have too
+// leaves nothing behind when it goes. Its names are nobody's business upstream.
+func TestOwnDomainAsStubDomain(t *testing.T) {
+	upstream, fixed, other := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2"), startUpstream(t, "192.0.2.3")
+	nt := startNanny(t, []string{"--server=/cluster.local/" + hashAddr(fixed.addr)}, func(nt *nannyTest) {
+		nt.writeJSON(t, "upstreamNameservers", []string{upstream.addr})
+		nt.writeJSON(t, "stubDomains", map[string][]string{"cluster.local": {other.addr}})
+	})
+	nt.awaitLookup(t, "example.org", "192.0.2.1")
+	nt.write(t, "stubDomains", "")
+	nt.awaitCount(t, nt.metrics.reloads.WithLabelValues(resultSuccess), 1)
+	before := upstream.queries.Load()
+	for range 20 {
+		if got := nt.lookup(t, "cluster.local"); got != "192.0.2.2" {
+			t.Errorf("a name of cluster.local has %q, want 192.0.2.2", got)
+		}
+	}
+	if n := upstream.queries.Load() - before; n > 0 {
+		t.Errorf("the upstream nameserver was asked %d times", n)
+	}
+}
+
+// TestPassingErrors: what the machine cannot do now is done later, without
+// another change of the configuration.
+func TestPassingErrors(t *testing.T) {
+	a, b := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")
+	nt := startNanny(t, nil, func(nt *nannyTest) { nt.writeJSON(t, "stubDomains", stub(a.addr)) })
+	nt.awaitLookup(t, "stub.example", "192.0.2.1")
+	aside := nt.state.path + ".aside"
+	rename := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename(nt.state.path, aside)
+	nt.writeJSON(t, "stubDomains", stub(b.addr))
+	nt.awaitCount(t, nt.metrics.reloads.WithLabelValues(resultRefused), 1)
+	if got := nt.lookup(t, "stub.example"); got != "192.0.2.1" {
+		t.Errorf("stub.example has %q while the servers file cannot be written", got)
+	}
+	rename(aside, nt.state.path)
+	nt.awaitLookup(t, "stub.example", "192.0.2.2")
+
+	// The same for nameservers.
+	rename(nt.state.path, aside)
+	writeFile(t, nt.resolv, "nameserver 192.0.2.8\n")
+	nt.awaitCount(t, nt.metrics.reloads.WithLabelValues(resultRefused), 2)
+	rename(aside, nt.state.path)
+	await(t, 5*time.Second, "the new nameserver is in force", func() bool { return strings.Contains(nt.serversInForce(t), "192.0.2.8:53") })
+}
+
+// TestRunEndsEarly: what was prepared is taken back.
+func TestRunEndsEarly(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	nt := prepareNanny(t, nil, func(nt *nannyTest) { nt.opts.StateDir, nt.opts.Guard = "/dev/null", []string{"/nonesuch"} })
+	if err := nt.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "starting the guard") {
+		t.Errorf("Run without its guard: %v", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "dnsmasq-nanny-*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	stopped, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := prepareNanny(t, nil, nil).Run(stopped); err != nil {
+		t.Errorf("Run that is told to stop while it prepares: %v", err)
+	}
+}
+
 // TestOwnArgumentsInvalid is an error at start, with dnsmasq's words.
 func TestOwnArgumentsInvalid(t *testing.T) {
 	nt := prepareNanny(t, []string{"--cache-size=many"}, nil)

@@ -3,6 +3,7 @@ package dnsmasq
 import (
 	"bytes"
 	"context"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -28,7 +29,7 @@ func parseResolvConf(text []byte) []netip.AddrPort {
 		if len(fields) < 2 || fields[0] != "nameserver" {
 			continue
 		}
-		if addr, err := netip.ParseAddr(fields[1]); err == nil && !addr.IsUnspecified() {
+		if addr, err := netip.ParseAddr(fields[1]); err == nil && !addr.IsUnspecified() && !addr.IsMulticast() {
 			nameservers = append(nameservers, netip.AddrPortFrom(addr.Unmap(), 53))
 		}
 	}
@@ -52,7 +53,8 @@ func (r *resolvConf) read() []netip.AddrPort {
 	if err == nil && r.text != nil && bytes.Equal(text, r.text) {
 		return r.last
 	}
-	nameservers := parseResolvConf(text)
+	all := parseResolvConf(text)
+	nameservers := slices.DeleteFunc(slices.Clone(all), hasUnknownZone)
 	if err != nil || len(nameservers) == 0 {
 		if !r.warned {
 			r.warned = true
@@ -61,8 +63,27 @@ func (r *resolvConf) read() []netip.AddrPort {
 		return r.last
 	}
 	r.warned = false
+	if len(nameservers) < len(all) {
+		// The interface may come, so that the same text has to be read again.
+		if !slices.Equal(nameservers, r.last) {
+			glog.Warningf("dnsmasq: %s has nameservers %v, of which those at interfaces that are not there are left out", r.path, all)
+		}
+		r.text, r.last = nil, nameservers
+		return nameservers
+	}
 	r.text, r.last = text, nameservers
 	return nameservers
+}
+
+// hasUnknownZone tells whether a link-local address names an interface that is
+// not there, which dnsmasq takes for a bad command line.
+func hasUnknownZone(addr netip.AddrPort) bool {
+	zone := addr.Addr().Zone()
+	if zone == "" {
+		return false
+	}
+	_, err := net.InterfaceByName(zone)
+	return err != nil
 }
 
 // Run reports the nameservers each time that they change, until ctx is done.

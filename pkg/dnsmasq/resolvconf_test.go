@@ -35,6 +35,10 @@ func TestResolvConfRead(t *testing.T) {
 		{"a file", func() { writeFile(t, r.path, "nameserver 192.0.2.1\n") }, "[192.0.2.1:53]"},
 		{"emptied", func() { writeFile(t, r.path, "") }, "[192.0.2.1:53]"},
 		{"another", func() { writeFile(t, r.path, "nameserver 192.0.2.2\n") }, "[192.0.2.2:53]"},
+		{"nobody to ask", func() { writeFile(t, r.path, "nameserver 224.0.0.251\nnameserver ff02::fb\n") }, "[192.0.2.2:53]"},
+		{"an interface that is not there", func() { writeFile(t, r.path, "nameserver fe80::1%nonesuch0\nnameserver 192.0.2.3\n") }, "[192.0.2.3:53]"},
+		{"one that is", func() { writeFile(t, r.path, "nameserver fe80::1%lo\n") }, "[[fe80::1%lo]:53]"},
+		{"a third", func() { writeFile(t, r.path, "nameserver 192.0.2.2\n") }, "[192.0.2.2:53]"},
 		{"removed", func() { _ = os.Remove(r.path) }, "[192.0.2.2:53]"},
 	}
 	for _, step := range steps {

@@ -19,7 +19,7 @@ func texts(list []domainServer) string {
 }
 
 func TestDesiredServers(t *testing.T) {
-	resolved := map[string][]netip.Addr{"ns.example.org": {netip.MustParseAddr("192.0.2.20"), netip.MustParseAddr("2001:db8::20")}}
+	resolved := map[string][]netip.Addr{"blocked.example.org": {netip.MustParseAddr("0.0.0.0"), netip.MustParseAddr("ff02::1")}, "ns.example.org": {netip.MustParseAddr("192.0.2.20"), netip.MustParseAddr("2001:db8::20")}}
 	nameservers := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.53:53"), netip.MustParseAddrPort("127.0.0.1:53")}
 	tests := []struct {
 		name      string
@@ -52,6 +52,16 @@ func TestDesiredServers(t *testing.T) {
 			data:  map[string]string{"stubDomains": `{"a.example":["ns.example.org:5353","unknown.example.org","192.0.2.1"],"b.example":["ns.example.org"]}`},
 			want:  "/a.example/192.0.2.20#5353 /a.example/2001:db8::20#5353 /a.example/192.0.2.1#53 /b.example/192.0.2.20#53 /b.example/2001:db8::20#53",
 			hosts: "ns.example.org unknown.example.org",
+		},
+		{
+			name:  "a name with addresses where nobody can be asked",
+			data:  map[string]string{"stubDomains": `{"a.example":["blocked.example.org","192.0.2.1"]}`},
+			want:  "/a.example/192.0.2.1#53",
+			hosts: "blocked.example.org",
+			warnings: []string{
+				`stub domain "a.example": server "blocked.example.org" has the address 0.0.0.0, where nobody can be asked, it is left out`,
+				`stub domain "a.example": server "blocked.example.org" has the address ff02::1, where nobody can be asked, it is left out`,
+			},
 		},
 		{
 			name:     "no server is left",
@@ -108,6 +118,9 @@ func TestValidateServers(t *testing.T) {
 			}
 		})
 	}
+	if err := validateServers(make([]domainServer, maxServers+1)); err == nil || !strings.Contains(err.Error(), "10001 servers, more than 10000") {
+		t.Errorf("too many servers: %v", err)
+	}
 	if err := validateServers([]domainServer{{"", addr}, {"_a-b.example", netip.MustParseAddrPort("[fe80::1%eth0]:53")}}); err != nil {
 		t.Errorf("validateServers of good ones: %v", err)
 	}
@@ -128,7 +141,7 @@ func TestServersText(t *testing.T) {
 }
 
 func TestPad(t *testing.T) {
-	tests := []struct{ name, next, previous, fixed, want string }{
+	tests := []struct{ name, next, previous, fixed, local, want string }{
 		{name: "nothing", want: ""},
 		{name: "more than before", next: "192.0.2.1 192.0.2.2", previous: "192.0.2.1", want: "192.0.2.1#53 192.0.2.2#53"},
 		{name: "fewer", next: "192.0.2.1", previous: "192.0.2.1 192.0.2.2 192.0.2.3", want: "192.0.2.1#53 192.0.2.1#53 192.0.2.1#53"},
@@ -148,12 +161,26 @@ func TestPad(t *testing.T) {
 			next: "192.0.2.1", previous: "192.0.2.1 /sub.cluster.local/192.0.2.7", fixed: "/cluster.local/127.0.0.1#10053",
 			want: "192.0.2.1#53 /sub.cluster.local/127.0.0.1#10053",
 		},
+		{
+			name: "a domain goes that the arguments have too",
+			next: "192.0.2.1", previous: "192.0.2.1 /cluster.local/192.0.2.7", fixed: "/cluster.local/127.0.0.1#10053",
+			want: "192.0.2.1#53 /cluster.local/127.0.0.1#10053",
+		},
+		{
+			name: "the upstreams go, the arguments have one", previous: "192.0.2.1", fixed: "192.0.2.9",
+			want: "192.0.2.9#53",
+		},
+		{
+			name: "a domain goes below one that dnsmasq answers for itself",
+			next: "192.0.2.1", previous: "192.0.2.1 /a.b.corp.example/192.0.2.7", local: "corp.example",
+			want: "192.0.2.1#53",
+		},
 		{name: "nobody is left to ask", previous: "/a.example/192.0.2.7", want: ""},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			next := servers(t, test.next)
-			got := pad(next, servers(t, test.previous), servers(t, test.fixed))
+			got := pad(next, servers(t, test.previous), servers(t, test.fixed), strings.Fields(test.local))
 			if texts(got) != test.want {
 				t.Errorf("got  %s\nwant %s", texts(got), test.want)
 			}
@@ -167,7 +194,7 @@ func TestPad(t *testing.T) {
 		for i := range maxPadding + 1 {
 			previous = append(previous, server(t, fmt.Sprintf("/d%d.example/192.0.2.7", i)))
 		}
-		if got := pad(servers(t, "192.0.2.1"), previous, nil); texts(got) != "192.0.2.1#53" {
+		if got := pad(servers(t, "192.0.2.1"), previous, nil, nil); texts(got) != "192.0.2.1#53" {
 			t.Errorf("%d entries", len(got))
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,6 +50,11 @@ func openStateDir(path string) (*stateDir, error) {
 // lockDir makes path a folder that dnsmasq can read after it has become another
 // user, and that no other nanny writes to.
 func lockDir(path string) (*stateDir, error) {
+	// dnsmasq's working directory is the root.
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return nil, err
 	}
@@ -127,7 +133,11 @@ func (s *stateDir) loadLastGood() (*config.Config, error) {
 func replaceFile(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-")
 	if err != nil {
-		return err
+		var pathErr *fs.PathError
+		if errors.As(err, &pathErr) {
+			err = pathErr.Err // its path is another one each time
+		}
+		return fmt.Errorf("writing %s: %w", path, err)
 	}
 	_, err = f.Write(text)
 	if err == nil {

@@ -52,6 +52,21 @@ func TestOpenStateDir(t *testing.T) {
 		}
 	}
 
+	t.Chdir(path)
+	relative, err := openStateDir("../state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if relative.path != path {
+		t.Errorf("a relative path stays %s, which is another folder for dnsmasq", relative.path)
+	}
+	relative.close()
+
+	gone := stateDir{path: filepath.Join(path, "gone")}
+	if err, again := gone.writeServers("text"), gone.writeServers("text"); err == nil || again == nil || err.Error() != again.Error() {
+		t.Errorf("the same error twice: %v, then %v", err, again)
+	}
+
 	t.Setenv("TMPDIR", "/dev/null")
 	if s, err := openStateDir("/dev/null/state"); err == nil {
 		t.Errorf("openStateDir = %s without a folder to write to", s.path)

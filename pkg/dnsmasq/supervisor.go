@@ -215,7 +215,7 @@ func (s *supervisor) watch(ctx context.Context, p *process, began time.Time) err
 	}
 	first := counters.Client{Addr: s.client.Addr, Timeout: 100 * time.Millisecond}
 	for {
-		if _, err := first.Version(ctx); err == nil {
+		if alive(ctx, &first) == nil {
 			break
 		}
 		if time.Since(began) > s.limits.start {
@@ -242,11 +242,13 @@ func (s *supervisor) watch(ctx context.Context, p *process, began time.Time) err
 	for waitAtMost(ctx, p.done, s.limits.probePeriod) {
 		for silent = 0; silent < s.limits.probes; silent++ {
 			asked := time.Now()
-			_, err := s.client.Version(ctx)
+			err := alive(ctx, s.client)
 			if err == nil || ctx.Err() != nil {
 				break
 			}
-			glog.Warningf("dnsmasq: dnsmasq is silent: %v", err)
+			if s.wasHeard() {
+				glog.Warningf("dnsmasq: dnsmasq is silent: %v", err)
+			}
 			// A port where nobody listens refuses at once.
 			if !waitAtMost(ctx, p.done, s.limits.probeTimeout-time.Since(asked)) {
 				return nil
@@ -255,6 +257,14 @@ func (s *supervisor) watch(ctx context.Context, p *process, began time.Time) err
 		if silent == s.limits.probes && s.wasHeard() {
 			return s.killDeaf(p, fmt.Errorf("%w %d questions in a row", errDeaf, silent))
 		}
+	}
+	return nil
+}
+
+// alive returns nil when dnsmasq answers, be it that it does not tell its version.
+func alive(ctx context.Context, client *counters.Client) error {
+	if _, err := client.Version(ctx); !errors.Is(err, counters.ErrNoIdent) {
+		return err
 	}
 	return nil
 }

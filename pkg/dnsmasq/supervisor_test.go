@@ -84,6 +84,19 @@ func TestDeaf(t *testing.T) {
 	}
 }
 
+// TestNoIdent: a dnsmasq that does not tell its version is alive all the same,
+// and the servers that it has can be seen.
+func TestNoIdent(t *testing.T) {
+	a, b := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")
+	nt := startNanny(t, []string{"--no-ident"}, func(nt *nannyTest) { nt.writeJSON(t, "stubDomains", stub(a.addr)) })
+	if !nt.super.wasHeard() {
+		t.Error("dnsmasq's answer does not count")
+	}
+	nt.awaitLookup(t, "stub.example", "192.0.2.1")
+	nt.writeJSON(t, "stubDomains", stub(b.addr))
+	nt.awaitLookup(t, "stub.example", "192.0.2.2")
+}
+
 // TestProbeAddrWrong has dnsmasq listen where the nanny cannot know: it is not
 // killed for that.
 func TestProbeAddrWrong(t *testing.T) {

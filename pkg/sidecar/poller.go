@@ -139,7 +139,7 @@ func (p *poller) ask(ctx context.Context) answers {
 // emptying the cache, on SIGHUP, sets insertions and evictions to zero.
 func (p *poller) restarted(got answers) bool {
 	for _, name := range []string{counters.Hits, counters.Misses} {
-		if value, ok := got.values[name]; ok && value < p.last[name] {
+		if value, ok := got.values[name]; ok && value < p.last[name] && !wrapped(p.last[name], value) {
 			return true
 		}
 	}
@@ -181,10 +181,27 @@ func (p *poller) exportServers(servers []counters.ServerStats) {
 	p.lastServers = next
 }
 
+const (
+	// counterRange is how many values dnsmasq's counters have, which are of 32
+	// bits: at 1,000 questions a second they start over after 50 days.
+	counterRange = 1 << 32
+	// wrapMargin is more than a counter grows by from one poll to the next.
+	wrapMargin = 1 << 24
+)
+
+// wrapped tells whether a counter that was last and is value, which is less,
+// has started over by itself and not by a restart.
+func wrapped(last, value uint64) bool {
+	return last >= counterRange-wrapMargin && last < counterRange && value < wrapMargin
+}
+
 // growth returns what a counter grew by that was last and is value. A counter
-// that fell began anew from zero.
+// that fell began anew from zero, unless it has wrapped.
 func growth(last, value uint64) float64 {
 	if value < last {
+		if wrapped(last, value) {
+			return float64(value + counterRange - last)
+		}
 		return float64(value)
 	}
 	return float64(value - last)

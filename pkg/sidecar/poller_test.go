@@ -140,6 +140,23 @@ func TestPoller(t *testing.T) {
 			want: with(want(106, 51, 7, 41, 1000, 0, 1, 0), 51, 0),
 		},
 		{
+			name: "counters of 32 bits that start over",
+			polls: []*fakeDnsmasq{
+				{values: values(1<<32-10, 50, 7, 40, 1000), servers: one(1<<32-1, 0)},
+				{values: values(10, 51, 7, 41, 1000), servers: one(1, 0)},
+				{values: values(11, 52, 7, 42, 1000), servers: one(2, 0)},
+			},
+			want: with(want(1<<32+11, 52, 7, 42, 1000, 0, 1, 0), 1<<32+2, 0),
+		},
+		{
+			name: "restart where one counter could have started over",
+			polls: []*fakeDnsmasq{
+				{values: values(1<<32-10, 50, 7, 40, 1000), servers: one(50, 0)},
+				{values: values(10, 3, 0, 2, 1000), servers: one(3, 0)},
+			},
+			want: with(want(1<<32, 53, 7, 42, 1000, 0, 1, 1), 53, 0),
+		},
+		{
 			name:  "nothing answers",
 			polls: []*fakeDnsmasq{{}, {}},
 			want:  want(0, 0, 0, 0, 0, 2, 0, 0),

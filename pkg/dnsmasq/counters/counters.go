@@ -35,6 +35,10 @@ const DefaultTimeout = 2 * time.Second
 // it is older than 2.76, or was built or started without them.
 var ErrNoCounter = errors.New("no such counter")
 
+// ErrNoIdent is the ErrNoCounter of a dnsmasq that was started with --no-ident.
+// It says nothing of itself, but is alive.
+var ErrNoIdent = fmt.Errorf("%w, as with --no-ident", ErrNoCounter)
+
 // Client asks one dnsmasq. It is safe for concurrent use as long as nobody
 // changes its fields.
 type Client struct {
@@ -110,7 +114,11 @@ func (c *Client) texts(ctx context.Context, name string) ([]string, error) {
 		}
 	}
 	if !found {
-		return nil, fmt.Errorf("asking %s for %s: %w (%s)", c.Addr, name, ErrNoCounter, dns.RcodeToString[reply.Rcode])
+		missing := ErrNoCounter
+		if reply.Rcode == dns.RcodeNotImplemented {
+			missing = ErrNoIdent
+		}
+		return nil, fmt.Errorf("asking %s for %s: %w (%s)", c.Addr, name, missing, dns.RcodeToString[reply.Rcode])
 	}
 	return texts, nil
 }
