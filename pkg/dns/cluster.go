@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,7 +35,8 @@ type cluster struct {
 	core             rest.Interface
 	metrics          *metrics
 
-	contact atomic.Int64 // when the API server was last heard, in Unix nanoseconds; 0 before
+	listed  chan struct{} // wakes giveBack; one token
+	contact atomic.Int64  // when the API server was last heard, in Unix nanoseconds; 0 before
 
 	mu         sync.Mutex
 	lastErrors map[string]string // by resource; gone once it was heard again
@@ -156,6 +158,10 @@ func (c *cluster) list(ctx context.Context, client rest.Interface, resource stri
 		}
 		all.ResourceVersion = list.GetResourceVersion()
 		if o.Continue = list.GetContinue(); o.Continue == "" {
+			select {
+			case c.listed <- struct{}{}:
+			default:
+			}
 			return all, nil
 		}
 	}
@@ -303,6 +309,7 @@ func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
 	wg.Go(func() { c.services.RunWithContext(ctx) })
 	wg.Go(func() { c.slices.RunWithContext(ctx) })
 	wg.Go(func() { c.watchNodes(ctx, kd) })
+	wg.Go(func() { c.giveBack(ctx) })
 	for _, h := range []cache.ResourceEventHandlerRegistration{services, slices} {
 		select {
 		case <-h.HasSyncedChecker().Done():
@@ -315,6 +322,28 @@ func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
 	<-ctx.Done()
 	wg.Wait()
 	return nil
+}
+
+// giveBack returns to the system what a list has taken and its objects no
+// longer need, which is as much again as is kept; the collector alone would
+// keep it for the next list.
+func (c *cluster) giveBack(ctx context.Context) {
+	const after = 2 * time.Second // other lists, and the records, are done by then
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.listed:
+		}
+		pause := time.NewTimer(after)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
+			debug.FreeOSMemory()
+		}
+	}
 }
 
 // measureSlice starts the measurement of a headless Service's change.
