@@ -214,10 +214,7 @@ func (s *supervisor) watch(ctx context.Context, p *process, began time.Time) err
 		return nil
 	}
 	first := counters.Client{Addr: s.client.Addr, Timeout: 100 * time.Millisecond}
-	for {
-		if alive(ctx, &first) == nil {
-			break
-		}
+	for alive(ctx, &first) != nil {
 		if time.Since(began) > s.limits.start {
 			if s.wasHeard() {
 				return s.killDeaf(p, fmt.Errorf("%w within %v of its start", errDeaf, s.limits.start))
