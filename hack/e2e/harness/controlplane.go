@@ -71,7 +71,7 @@ func StartControlPlane(ctx context.Context, dir string) (*ControlPlane, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(3)
+	ports, err := FreePorts(3)
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,7 @@ const DeadNameserver = "127.0.0.1:9"
 // it gets SIGTERM and must exit with 0; its log is shown when the test fails.
 func StartKubeDNS(t testing.TB, o KubeDNSOptions) *KubeDNS {
 	t.Helper()
-	ports, err := freePorts(3)
+	ports, err := FreePorts(3)
 	if err != nil {
 		t.Fatal(err)
 	}

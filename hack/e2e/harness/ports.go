@@ -40,8 +40,8 @@ func portIsFree(port int) bool {
 	return true
 }
 
-// freePorts returns n free ports, all different.
-func freePorts(n int) ([]int, error) {
+// FreePorts returns n free ports, all different.
+func FreePorts(n int) ([]int, error) {
 	seen := map[int]bool{}
 	var ports []int
 	for len(ports) < n {
