@@ -189,9 +189,7 @@ func (f *Forwarder) Exchange(ctx context.Context, req *dns.Msg, _ bool) (*dns.Ms
 	}
 	best.msg.Id = req.Id
 	best.msg.Question = []dns.Question{req.Question[0]}
-	best.msg.Extra = slices.DeleteFunc(best.msg.Extra, func(rr dns.RR) bool {
-		return rr.Header().Rrtype == dns.TypeOPT
-	})
+	best.msg.Extra = slices.DeleteFunc(best.msg.Extra, isOPT)
 	return best.msg, best.from.addr, nil
 }
 

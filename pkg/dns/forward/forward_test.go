@@ -293,6 +293,9 @@ var badServers = []struct {
 	{"fewer records than promised", func(tb testing.TB) netip.AddrPort {
 		return reshaped(tb, func(p []byte) []byte { p[7] = 3; return p })
 	}, "malformed reply: 0 records in place of 3", true, true},
+	{"OPT for an answer", func(tb testing.TB) netip.AddrPort {
+		return reshaped(tb, func(p []byte) []byte { p[7] = 1; return append(p, 0, 0, 41, 4, 0xd0, 0, 0, 0, 0, 0, 0) })
+	}, "malformed reply: OPT out of place", true, true},
 	{"wrong ID", func(tb testing.TB) netip.AddrPort {
 		return reshaped(tb, func(p []byte) []byte { p[0] ^= 0x40; return p })
 	}, "the last for another ID", false, true},

@@ -3,7 +3,9 @@ package forward
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/miekg/dns"
 )
@@ -130,9 +132,12 @@ func lower(b byte) byte {
 	return b
 }
 
+func isOPT(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT }
+
 // unpack parses a packet that matches q. A packet with fewer records than its
 // header promises is an error, unless it is marked as truncated: then what
-// cannot be parsed is left out.
+// cannot be parsed is left out. An OPT outside the additional section (RFC 6891
+// section 6.1.1) is an error too: no client would take the reply.
 func unpack(packet []byte) (*dns.Msg, error) {
 	msg := new(dns.Msg)
 	err := msg.Unpack(packet)
@@ -146,6 +151,9 @@ func unpack(packet []byte) (*dns.Msg, error) {
 	}
 	if err != nil && !msg.Truncated {
 		return nil, fmt.Errorf("malformed reply: %w", err)
+	}
+	if slices.ContainsFunc(msg.Answer, isOPT) || slices.ContainsFunc(msg.Ns, isOPT) {
+		return nil, errors.New("malformed reply: OPT out of place")
 	}
 	return msg, nil
 }
