@@ -1,7 +1,6 @@
 package app
 
 import (
-	"sync"
 	"time"
 
 	"github.com/golang/glog"
@@ -10,13 +9,9 @@ import (
 	"kubedns/pkg/dns/config"
 )
 
-// reload puts updates of the configuration into force, and remembers the last
-// one that was and the last one that was refused.
+// reload puts updates of the configuration into force.
 type reload struct {
 	apply func(*config.Config) error
-
-	mu            sync.Mutex
-	last, refused config.Update
 
 	successful, timestamp prometheus.Gauge
 }
@@ -58,16 +53,11 @@ func (r *reload) report(u config.Update) {
 	if err == nil {
 		err = r.apply(u.Config)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if err != nil {
-		u.Err = err
-		r.refused = u
 		r.successful.Set(0)
 		glog.Errorf("config: %s refused, the running configuration stays: %v", u.Origin, err)
 		return
 	}
-	r.last = u
 	r.successful.Set(1)
 	r.timestamp.Set(float64(u.Time.UnixNano()) / float64(time.Second))
 	glog.Infof("config: %s is in force: %v", u.Origin, u.Config.Data())
