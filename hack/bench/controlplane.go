@@ -58,7 +58,7 @@ func (b *bench) startControlPlane(ctx context.Context, shape cluster.Shape) (_ *
 			c.Stop()
 		}
 	}()
-	if err := c.WriteKubeconfig(c.kubeconfig, harness.KubeconfigOptions{}); err != nil {
+	if err := c.WriteKubeconfig(c.kubeconfig, ""); err != nil {
 		return nil, err
 	}
 	if _, err := os.Stat(filled); err == nil {

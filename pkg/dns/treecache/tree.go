@@ -235,7 +235,7 @@ func (t *Tree) link(id *Identity, a *Address) {
 		t.reverse[a.Addr] = owners{first: id.owner(a)}
 		return
 	}
-	all := append(o.all(), id.owner(a)) //nolint:gocritic // a copy
+	all := append(o.all(), id.owner(a))
 	slices.SortFunc(all, compareOwners)
 	t.reverse[a.Addr] = owners{all[0], all[1:]}
 }
