@@ -70,7 +70,8 @@ func TestReadme(t *testing.T) {
 	onOwnPorts := strings.NewReplacer(replace...)
 
 	run := exec.CommandContext(t.Context(), "make", "-C", "../..", "run")
-	run.Env = append(env, "KUBECONFIG=", "MAKEFLAGS=")
+	env = append(env, "KUBECONFIG=", "MAKEFLAGS=")
+	run.Env = env
 	run.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := run.StdoutPipe()
 	if err != nil {
@@ -117,7 +118,8 @@ func TestReadme(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- run.Wait() }()
 	select {
-	case <-ended:
+	case err := <-ended:
+		t.Logf("make run ended: %v", err)
 	case <-time.After(30 * time.Second):
 		t.Fatal("an interrupt does not end it")
 	}
