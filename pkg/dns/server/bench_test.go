@@ -70,3 +70,14 @@ func TestHandleAllocs(t *testing.T) {
 		}
 	}
 }
+
+func BenchmarkParse(b *testing.B) {
+	wire := pack(b, newQuestion(b, webA, withOPT(4096, 0, false)))
+	var q query
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := q.parse(wire); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
