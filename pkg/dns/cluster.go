@@ -42,6 +42,8 @@ type cluster struct {
 	lastErrors map[string]string // by resource; gone once it was heard again
 	warned     map[string]time.Time
 	nodes      cache.SharedIndexInformer
+	thrifty    int // lists under way for which the collector keeps the heap small
+	percent    int // the collector's without them
 }
 
 // byService indexes slices by the Service that they belong to.
@@ -76,9 +78,10 @@ func NewCluster(o Options, core, discovery rest.Interface) *KubeDNS {
 
 // informer makes one whose requests and events count as contact.
 func (c *cluster) informer(client rest.Interface, resource string, example runtime.Object, by cache.Indexers, trim cache.TransformFunc) cache.SharedIndexInformer {
+	var i cache.SharedIndexInformer
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-			return c.list(ctx, client, resource, trim)
+			return c.list(ctx, client, resource, trim, i.GetStore())
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.Watch = true
@@ -101,7 +104,7 @@ func (c *cluster) informer(client rest.Interface, resource string, example runti
 			}, func() { c.failed(resource, errEmptyWatch) }), nil
 		},
 	}
-	i := cache.NewSharedIndexInformerWithOptions(pagedListWatch{lw}, example, cache.SharedIndexInformerOptions{
+	i = cache.NewSharedIndexInformerWithOptions(pagedListWatch{lw}, example, cache.SharedIndexInformerOptions{
 		Indexers: by, ObjectDescription: resource,
 	})
 	// Neither fails before the informer has started.
@@ -122,31 +125,57 @@ type pagedListWatch struct{ *cache.ListWatch }
 // IsWatchListSemanticsUnSupported is how client-go is told.
 func (pagedListWatch) IsWatchListSemanticsUnSupported() bool { return true }
 
-// pageSize is how many objects are listed at a time.
-const pageSize = 500
+// A page of a list has objects enough to be worth a request, and few enough
+// that what is not kept of them is little: whole EndpointSlices of a hundred
+// endpoints each are megabytes.
+const (
+	firstPage   = 100    // objects
+	largestPage = 500    // objects
+	pageWeight  = 10_000 // objects and endpoints
+)
+
+// nextPage is how many objects the next page should have, given how many the
+// last one was asked to have and what it weighed.
+func nextPage(last, weight int) int {
+	return min(max(last*pageWeight/max(weight, 1), 10), largestPage)
+}
+
+// keptObject is what is kept of an object.
+type keptObject interface {
+	runtime.Object
+	metav1.Object
+	// same tells whether the other, which may be nil, is equal to it.
+	same(other any) bool
+	weight() int
+}
 
 // list lists in pages and trims each as it comes, so that no more than one is
-// ever whole. The list is the newest there is: to be content with an older one
-// (ResourceVersion 0) would have the API server ignore the limit.
-func (c *cluster) list(ctx context.Context, client rest.Interface, resource string, trim cache.TransformFunc) (runtime.Object, error) {
+// ever whole. What has not changed since the last list is the same object
+// again, in place of a second one. The list is the newest there is: to be
+// content with an older one (ResourceVersion 0) would have the API server
+// ignore the limit.
+func (c *cluster) list(ctx context.Context, client rest.Interface, resource string, trim cache.TransformFunc, store cache.Store) (runtime.Object, error) {
+	defer c.thrift(len(store.ListKeys()) > 0)()
 	all := &internalversion.List{}
-	o := metav1.ListOptions{Limit: pageSize}
+	o := metav1.ListOptions{Limit: firstPage}
 	for {
 		page, err := client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Get()
 		if err != nil {
 			return nil, err
 		}
 		c.heard(resource)
+		weight := 0
 		err = apimeta.EachListItem(page, func(obj runtime.Object) error {
 			trimmed, err := trim(obj)
 			if err != nil {
 				return err
 			}
-			kept, ok := trimmed.(runtime.Object)
+			kept, ok := trimmed.(keptObject)
 			if !ok {
 				return fmt.Errorf("a %T among the %s", trimmed, resource)
 			}
-			all.Items = append(all.Items, kept)
+			weight += kept.weight()
+			all.Items = append(all.Items, known(store, kept))
 			return nil
 		})
 		if err != nil {
@@ -163,6 +192,51 @@ func (c *cluster) list(ctx context.Context, client rest.Interface, resource stri
 			default:
 			}
 			return all, nil
+		}
+		o.Limit = int64(nextPage(int(o.Limit), weight))
+	}
+}
+
+// known is the object that the store already has where it is the same.
+func known(store cache.Store, listed keptObject) runtime.Object {
+	obj, exists, err := store.GetByKey(cache.MetaObjectToName(listed).String())
+	if err != nil || !exists {
+		return listed
+	}
+	if listed.same(obj) {
+		if last, ok := obj.(runtime.Object); ok {
+			return last
+		}
+	}
+	// An informer tells nobody of an object that comes with the version that
+	// it has already. It may still be another: after etcd was restored to an
+	// older state the versions since are given out again.
+	if last, ok := obj.(metav1.Object); ok && last.GetResourceVersion() == listed.GetResourceVersion() {
+		listed.SetResourceVersion(listed.GetResourceVersion() + "-again")
+	}
+	return listed
+}
+
+// thriftyPercent is GOGC while everything is listed again: there is as much
+// garbage as there is to keep, and a heap twice as large would stay for it.
+const thriftyPercent = 25
+
+// thrift has the collector keep the heap small, where again is set, until the
+// function that it returns is called.
+func (c *cluster) thrift(again bool) (end func()) {
+	if !again {
+		return func() {}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.thrifty++; c.thrifty == 1 {
+		c.percent = debug.SetGCPercent(thriftyPercent)
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.thrifty--; c.thrifty == 0 {
+			debug.SetGCPercent(c.percent)
 		}
 	}
 }
@@ -404,6 +478,13 @@ type node struct {
 
 // DeepCopyObject implements runtime.Object.
 func (n *node) DeepCopyObject() runtime.Object { t := *n; return &t }
+
+func (n *node) same(other any) bool {
+	o, ok := other.(*node)
+	return ok && n.meta.same(&o.meta) && n.topologyZone == o.topologyZone && n.region == o.region
+}
+
+func (n *node) weight() int { return 1 }
 
 func trimNode(obj any) (any, error) {
 	n, ok := obj.(*corev1.Node)

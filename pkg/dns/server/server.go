@@ -83,6 +83,7 @@ type Server struct {
 	sockets   int
 	tcpIdle   time.Duration
 	conns     *connTable
+	replies   sync.Pool    // of *[]byte, for replies over TCP
 	rate      *rateLimiter // nil: no limit
 	metrics   *metrics
 
@@ -128,6 +129,10 @@ func New(o Options) (*Server, error) {
 
 		// Half of the processors, so that they never keep the direct way.
 		wildcardSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+	}
+	s.replies.New = func() any {
+		b := make([]byte, 0, replyBuffer)
+		return &b
 	}
 	var err error
 	cfg := skydns.Config{Domain: o.Tree.Zone(), Ttl: o.TTL, MinTtl: o.NegativeTTL, RoundRobin: true, NoRec: true}

@@ -166,19 +166,9 @@ func (r *Records) HasProtocol(protocol []byte) bool {
 	return false
 }
 
-// Family counts the addresses answered at the Service's own name.
-func (r *Records) Family() (ipv4, ipv6 int) {
-	for i := range r.Addresses {
-		switch a := &r.Addresses[i]; {
-		case a.Repeated:
-		case a.Addr.Is4():
-			ipv4++
-		default:
-			ipv6++
-		}
-	}
-	return ipv4, ipv6
-}
+// Family counts the addresses answered at the Service's own name. It is set
+// once the records are in a tree.
+func (r *Records) Family() (ipv4, ipv6 int) { return r.count.A, r.count.AAAA }
 
 // Sort brings addresses and ports into the order that Records promises, and
 // marks what repeats.
@@ -261,9 +251,16 @@ func (r *Records) counts() Counts {
 		c.CNAME = 1
 		return c
 	}
-	c.A, c.AAAA = r.Family()
 	for i := range r.Addresses {
-		if r.Addresses[i].Reverse {
+		a := &r.Addresses[i]
+		switch {
+		case a.Repeated:
+		case a.Addr.Is4():
+			c.A++
+		default:
+			c.AAAA++
+		}
+		if a.Reverse {
 			c.PTR++
 		}
 	}
