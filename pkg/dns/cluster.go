@@ -35,6 +35,9 @@ type cluster struct {
 	core             rest.Interface
 	metrics          *metrics
 
+	first *firstList
+	touch func(treecache.Key) // set by run
+
 	listed  chan struct{} // wakes giveBack; one token
 	contact atomic.Int64  // when the API server was last heard, in Unix nanoseconds; 0 before
 
@@ -46,20 +49,26 @@ type cluster struct {
 	percent    int // the collector's without them
 }
 
+// Resources, as the API's paths, errors and metrics name them.
+const (
+	resourceServices = "services"
+	resourceSlices   = "endpointslices"
+)
+
 // byService indexes slices by the Service that they belong to.
 const byService = "service"
 
 // NewCluster makes a KubeDNS of an API server's Services and EndpointSlices,
 // given clients for core/v1 and discovery.k8s.io/v1.
 func NewCluster(o Options, core, discovery rest.Interface) *KubeDNS {
-	c := &cluster{core: core, metrics: newMetrics(), lastErrors: map[string]string{}, warned: map[string]time.Time{}}
-	c.services = c.informer(core, "services", &corev1.Service{}, nil, func(obj any) (any, error) {
+	c := &cluster{core: core, metrics: newMetrics(), first: newFirstList(), listed: make(chan struct{}, 1), lastErrors: map[string]string{}, warned: map[string]time.Time{}}
+	c.services = c.informer(core, resourceServices, &corev1.Service{}, nil, func(obj any) (any, error) {
 		if s, ok := obj.(*corev1.Service); ok {
 			return trimService(s), nil
 		}
 		return obj, nil
 	})
-	c.slices = c.informer(discovery, "endpointslices", &discoveryv1.EndpointSlice{}, cache.Indexers{
+	c.slices = c.informer(discovery, resourceSlices, &discoveryv1.EndpointSlice{}, cache.Indexers{
 		byService: func(obj any) ([]string, error) {
 			s, ok := obj.(*slice)
 			if !ok || s.service == "" {
@@ -156,6 +165,7 @@ type keptObject interface {
 // ignore the limit.
 func (c *cluster) list(ctx context.Context, client rest.Interface, resource string, trim cache.TransformFunc, store cache.Store) (runtime.Object, error) {
 	defer c.thrift(len(store.ListKeys()) > 0)()
+	first := c.first.begin(resource)
 	all := &internalversion.List{}
 	o := metav1.ListOptions{Limit: firstPage}
 	for {
@@ -176,6 +186,11 @@ func (c *cluster) list(ctx context.Context, client rest.Interface, resource stri
 			}
 			weight += kept.weight()
 			all.Items = append(all.Items, known(store, kept))
+			if first {
+				if key, ok := c.first.add(kept); ok {
+					c.touch(key)
+				}
+			}
 			return nil
 		})
 		if err != nil {
@@ -187,6 +202,11 @@ func (c *cluster) list(ctx context.Context, client rest.Interface, resource stri
 		}
 		all.ResourceVersion = list.GetResourceVersion()
 		if o.Continue = list.GetContinue(); o.Continue == "" {
+			if first {
+				for _, key := range c.first.end(resource) {
+					c.touch(key)
+				}
+			}
 			select {
 			case c.listed <- struct{}{}:
 			default:
@@ -349,8 +369,12 @@ func errorReason(err error) string {
 }
 
 func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
+	c.touch = kd.touch
 	services, err := c.services.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
+			if initial && c.first.has(obj) {
+				return
+			}
 			if s, ok := obj.(*service); ok && !initial {
 				kd.measure(treecache.Key{Namespace: s.Namespace, Name: s.Name}, s.created)
 			}
@@ -364,6 +388,9 @@ func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
 	}
 	slices, err := c.slices.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
+			if initial && c.first.has(obj) {
+				return
+			}
 			if !initial {
 				c.measureSlice(kd, obj)
 			}
@@ -384,15 +411,18 @@ func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
 	wg.Go(func() { c.slices.RunWithContext(ctx) })
 	wg.Go(func() { c.watchNodes(ctx, kd) })
 	wg.Go(func() { c.giveBack(ctx) })
+	select {
+	case <-c.first.all:
+		kd.listed()
+	case <-ctx.Done():
+	}
 	for _, h := range []cache.ResourceEventHandlerRegistration{services, slices} {
 		select {
 		case <-h.HasSyncedChecker().Done():
 		case <-ctx.Done():
 		}
 	}
-	if ctx.Err() == nil {
-		kd.listed()
-	}
+	c.first.drop()
 	<-ctx.Done()
 	wg.Wait()
 	return nil
@@ -519,6 +549,9 @@ func (c *cluster) topology() (topologyZone, region string) {
 }
 
 func (c *cluster) service(key treecache.Key) *service {
+	if s, ok := c.first.service(key); ok && !c.services.HasSynced() {
+		return s
+	}
 	obj, _, err := c.services.GetStore().GetByKey(key.String())
 	if err != nil || obj == nil {
 		return nil
@@ -528,6 +561,9 @@ func (c *cluster) service(key treecache.Key) *service {
 }
 
 func (c *cluster) slicesOf(key treecache.Key) []*slice {
+	if s, ok := c.first.slicesOf(key); ok && !c.slices.HasSynced() {
+		return sortSlices(s)
+	}
 	objs, err := c.slices.GetIndexer().ByIndex(byService, key.String())
 	if err != nil {
 		glog.Errorf("dns: the slices of %v: %v", key, err)
@@ -543,21 +579,36 @@ func (c *cluster) slicesOf(key treecache.Key) []*slice {
 }
 
 func (c *cluster) objects() (services, slices int) {
-	return len(c.services.GetStore().ListKeys()), len(c.slices.GetStore().ListKeys())
-}
-
-func (c *cluster) all() (services []*service, slices []*slice) {
-	for _, obj := range c.services.GetStore().List() {
-		if s, ok := obj.(*service); ok {
-			services = append(services, s)
-		}
+	services, slices, ok := c.first.counts()
+	if !ok || c.services.HasSynced() {
+		services = len(c.services.GetStore().ListKeys())
 	}
-	for _, obj := range c.slices.GetStore().List() {
-		if s, ok := obj.(*slice); ok {
-			slices = append(slices, s)
-		}
+	if !ok || c.slices.HasSynced() {
+		slices = len(c.slices.GetStore().ListKeys())
 	}
 	return services, slices
+}
+
+func (c *cluster) all() ([]*service, []*slice) {
+	services, ok := c.first.allServices()
+	if !ok || c.services.HasSynced() {
+		services = stored[*service](c.services)
+	}
+	slices, ok := c.first.allSlices()
+	if !ok || c.slices.HasSynced() {
+		slices = stored[*slice](c.slices)
+	}
+	return services, slices
+}
+
+// stored has an informer's objects.
+func stored[T any](i cache.SharedIndexInformer) (all []T) {
+	for _, obj := range i.GetStore().List() {
+		if o, ok := obj.(T); ok {
+			all = append(all, o)
+		}
+	}
+	return all
 }
 
 func (c *cluster) lastContact() time.Time {
@@ -571,15 +622,12 @@ func (c *cluster) missing() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var why []string
-	for _, i := range []struct {
-		resource string
-		informer cache.SharedIndexInformer
-	}{{"services", c.services}, {"endpointslices", c.slices}} {
-		if i.informer.HasSynced() {
+	for _, resource := range []string{resourceServices, resourceSlices} {
+		if c.first.listed(resource) {
 			continue
 		}
-		text := i.resource + " not listed yet"
-		if last := c.lastErrors[i.resource]; last != "" {
+		text := resource + " not listed yet"
+		if last := c.lastErrors[resource]; last != "" {
 			text += ": " + last
 		}
 		why = append(why, text)

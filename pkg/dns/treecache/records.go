@@ -174,21 +174,27 @@ func (r *Records) Family() (ipv4, ipv6 int) { return r.count.A, r.count.AAAA }
 // marks what repeats.
 func (r *Records) Sort() {
 	slices.SortFunc(r.Addresses, compareAddresses)
-	seen := make(map[netip.Addr]struct{}, len(r.Addresses))
-	for i := range r.Addresses {
-		_, r.Addresses[i].Repeated = seen[r.Addresses[i].Addr]
-		seen[r.Addresses[i].Addr] = struct{}{}
+	if len(r.Addresses) == 1 {
+		r.Addresses[0].Repeated = false
+	} else {
+		seen := make(map[netip.Addr]struct{}, len(r.Addresses))
+		for i := range r.Addresses {
+			_, r.Addresses[i].Repeated = seen[r.Addresses[i].Addr]
+			seen[r.Addresses[i].Addr] = struct{}{}
+		}
 	}
 	slices.SortFunc(r.Ports, func(a, b Port) int {
 		return cmp.Or(strings.Compare(a.Protocol, b.Protocol), strings.Compare(a.Name, b.Name))
 	})
-	compareSRVs := func(a, b SRV) int {
-		return cmp.Or(strings.Compare(a.Label, b.Label), cmp.Compare(a.Port, b.Port))
-	}
 	for i := range r.Ports {
-		slices.SortFunc(r.Ports[i].SRVs, compareSRVs)
+		slices.SortFunc(r.Ports[i].SRVs, CompareSRVs)
 	}
-	slices.SortFunc(r.SRVs, compareSRVs)
+	slices.SortFunc(r.SRVs, CompareSRVs)
+}
+
+// CompareSRVs is the order of SRV records.
+func CompareSRVs(a, b SRV) int {
+	return cmp.Or(strings.Compare(a.Label, b.Label), cmp.Compare(a.Port, b.Port))
 }
 
 // compareAddresses is the order of Records.Addresses.
