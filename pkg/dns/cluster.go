@@ -220,19 +220,10 @@ func (c *cluster) list(ctx context.Context, client rest.Interface, resource stri
 // known is the object that the store already has where it is the same.
 func known(store cache.Store, listed keptObject) runtime.Object {
 	obj, exists, err := store.GetByKey(cache.MetaObjectToName(listed).String())
-	if err != nil || !exists {
-		return listed
-	}
-	if listed.same(obj) {
+	if err == nil && exists && listed.same(obj) {
 		if last, ok := obj.(runtime.Object); ok {
 			return last
 		}
-	}
-	// An informer tells nobody of an object that comes with the version that
-	// it has already. It may still be another: after etcd was restored to an
-	// older state the versions since are given out again.
-	if last, ok := obj.(metav1.Object); ok && last.GetResourceVersion() == listed.GetResourceVersion() {
-		listed.SetResourceVersion(listed.GetResourceVersion() + "-again")
 	}
 	return listed
 }
@@ -380,7 +371,11 @@ func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
 			}
 			kd.touchService(obj)
 		},
-		UpdateFunc: func(_, obj any) { kd.touchService(obj) },
+		UpdateFunc: func(old, obj any) {
+			if old != obj { // else it was listed again, see known
+				kd.touchService(obj)
+			}
+		},
 		DeleteFunc: kd.touchService,
 	})
 	if err != nil {
@@ -397,6 +392,9 @@ func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
 			kd.touchSlice(obj)
 		},
 		UpdateFunc: func(old, obj any) {
+			if old == obj {
+				return
+			}
 			c.measureSlice(kd, obj)
 			kd.touchSlice(old) // it may have belonged to another Service
 			kd.touchSlice(obj)
