@@ -88,18 +88,16 @@ func NewCluster(o Options, core, discovery rest.Interface) *KubeDNS {
 // informer makes one whose requests and events count as contact.
 func (c *cluster) informer(client rest.Interface, resource string, example runtime.Object, by cache.Indexers, trim cache.TransformFunc) cache.SharedIndexInformer {
 	var i cache.SharedIndexInformer
+	l := &lister{cluster: c, resource: resource, client: client, once: func(ctx context.Context) (runtime.Object, error) {
+		return c.list(ctx, client, resource, trim, i.GetStore())
+	}}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-			return c.list(ctx, client, resource, trim, i.GetStore())
+			return l.list(ctx)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.Watch = true
-			w, err := client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
+			w, err := l.watch(ctx, o)
 			if err != nil {
-				// The informer keeps these to itself.
-				if ctx.Err() == nil {
-					c.failed(resource, err)
-				}
 				return nil, err
 			}
 			// That a watch begins is no contact: client-go makes an empty one
@@ -119,7 +117,7 @@ func (c *cluster) informer(client rest.Interface, resource string, example runti
 	// Neither fails before the informer has started.
 	if err := errors.Join(
 		i.SetTransform(trim),
-		i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { c.failed(resource, err) }),
+		i.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) { l.watchFailed(ctx, err) }),
 	); err != nil {
 		glog.Errorf("dns: %s informer: %v", resource, err)
 	}
@@ -169,7 +167,7 @@ func (c *cluster) list(ctx context.Context, client rest.Interface, resource stri
 	all := &internalversion.List{}
 	o := metav1.ListOptions{Limit: firstPage}
 	for {
-		page, err := client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Get()
+		page, err := client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).MaxRetries(0).Do(ctx).Get()
 		if err != nil {
 			return nil, err
 		}
