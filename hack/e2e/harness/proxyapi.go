@@ -336,6 +336,9 @@ func (f *Fault) write(w http.ResponseWriter) {
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
 		Code: int32(f.Status), Reason: f.Reason, Message: fmt.Sprintf("the test says %d", f.Status),
 	}
+	if f.RetryAfter > 0 {
+		status.Details = &metav1.StatusDetails{RetryAfterSeconds: int32(f.RetryAfter)}
+	}
 	var body any = status
 	w.Header().Set("Content-Type", "application/json")
 	if f.Event {
