@@ -69,12 +69,52 @@ func TestConnTable(t *testing.T) {
 			t.Errorf("%s closed: %v, want %v: the one idle for the longest goes", name, got, tt.want)
 		}
 	}
+	// Where descriptors are short, the same one goes though the table is not full.
+	a1.active.Store(40)
+	if !table.makeRoom() || !isClosed(t, b) || isClosed(t, a1) || table.size() != 2 {
+		t.Errorf("b is closed: %v, a1: %v, the size is %d; want b alone", isClosed(t, b), isClosed(t, a1), table.size())
+	}
 	table.remove(a2) // its goroutine ends later
 	table.remove(a1)
 	table.remove(b)
 	table.remove(c)
 	if table.size() != 0 || len(table.byClient) != 0 {
 		t.Errorf("left: %d connections, %d clients", table.size(), len(table.byClient))
+	}
+	if table.makeRoom() {
+		t.Error("an empty table made room")
+	}
+}
+
+func TestSeldom(t *testing.T) {
+	var s seldom
+	start := timeNow()
+	for i, want := range []struct {
+		after time.Duration
+		n     int
+		ok    bool
+	}{
+		{0, 1, true}, {0, 0, false}, {999 * time.Millisecond, 0, false}, {time.Second, 3, true},
+		{1500 * time.Millisecond, 0, false}, {10 * time.Second, 2, true}, {20 * time.Second, 1, true},
+	} {
+		if n, ok := s.due(start.Add(want.after)); n != want.n || ok != want.ok {
+			t.Errorf("occurrence %d, after %v: %d, %v; want %d, %v", i, want.after, n, ok, want.n, want.ok)
+		}
+	}
+}
+
+func TestDescriptorsFor(t *testing.T) {
+	for _, tt := range []struct {
+		n     int
+		limit uint64
+		want  int
+	}{
+		{1000, 1 << 20, 1000}, {1000, 2000, 1000}, {1000, 1999, 999}, {1000, 1024, 512}, {1000, 64, 32}, {1000, 1, 1},
+		{1000, 1<<64 - 1, 1000}, // RLIM_INFINITY
+	} {
+		if got := descriptorsFor(tt.n, tt.limit); got != tt.want {
+			t.Errorf("%d connections, %d files: %d, want %d", tt.n, tt.limit, got, tt.want)
+		}
 	}
 }
 
