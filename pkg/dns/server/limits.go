@@ -192,6 +192,23 @@ func clientAddr(name []byte) []byte {
 	return nil
 }
 
-// pressedAfter is for how long every batch has to be full for a socket to be
-// behind.
+// pressedAfter is for how long a full batch has to be waiting each time for a
+// socket to be behind.
 const pressedAfter = 100 * time.Millisecond
+
+// pressure tells whether questions come faster over a socket than they are
+// answered: batch after full batch, each there before it was asked for, is no
+// burst when it goes on for so long. What costs most and is not the zone's is
+// shed then. The zero value is ready.
+type pressure struct {
+	slack int64 // when there was last no full batch waiting, in Unix nanoseconds
+}
+
+// note takes a batch of n datagrams, for which the socket was waited or not, at
+// the time now in Unix nanoseconds, and tells whether the socket is behind.
+func (p *pressure) note(n int, waited bool, now int64) bool {
+	if n < batchSize || waited || p.slack == 0 {
+		p.slack = now
+	}
+	return now-p.slack > int64(pressedAfter)
+}

@@ -247,3 +247,61 @@ func TestPressed(t *testing.T) {
 		t.Errorf("%v counted as shed, want 1", got)
 	}
 }
+
+func TestPressure(t *testing.T) {
+	var p pressure
+	const ms = int64(time.Millisecond)
+	start := timeNow().UnixNano()
+	for i, tt := range []struct {
+		ms     int64
+		n      int
+		waited bool
+		want   bool
+	}{
+		{0, batchSize, false, false}, // the first
+		{100, batchSize, false, false},
+		{101, batchSize, false, true},
+		{102, batchSize - 1, false, false}, // all that there was
+		{202, batchSize, false, false},
+		{203, batchSize, false, true},
+		// Clients that send as many at a time as a batch has, and wait.
+		{204, batchSize, true, false},
+		{300, batchSize, true, false},
+		{400, batchSize, false, false},
+		{401, batchSize, false, true},
+	} {
+		if got := p.note(tt.n, tt.waited, start+tt.ms*ms); got != tt.want {
+			t.Errorf("batch %d, of %d after %d ms, waited %v: behind %v, want %v", i, tt.n, tt.ms, tt.waited, got, tt.want)
+		}
+	}
+}
+
+// A read tells whether there was nothing to read at first.
+func TestReadWaited(t *testing.T) {
+	u, err := listenUDP(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"), 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = u.conn.Close() })
+	addr, err := netip.ParseAddrPort(u.conn.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := dial(t, "udp", addr)
+	for _, late := range []bool{false, true, false} {
+		send := func() {
+			if _, err := conn.Write([]byte("question")); err != nil {
+				t.Error(err)
+			}
+		}
+		if late {
+			timer := time.AfterFunc(200*time.Millisecond, send)
+			t.Cleanup(func() { timer.Stop() })
+		} else {
+			send()
+		}
+		if n, err := u.read(); n != 1 || err != nil || u.waited != late {
+			t.Errorf("sent late: %v; read %d, %v, waited %v", late, n, err, u.waited)
+		}
+	}
+}
