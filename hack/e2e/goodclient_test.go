@@ -147,6 +147,13 @@ func startGoodClient(t *testing.T, k *harness.KubeDNS) *goodClient {
 					}
 				}
 				reply, took, err := askTCP("", kept, b)
+				if errors.Is(err, io.EOF) { // it was idle, as the test had no processor
+					kept.Close()
+					if kept, err = net.Dial("tcp", k.Addr); err != nil {
+						return nil, 0, err
+					}
+					reply, took, err = askTCP("", kept, b)
+				}
 				if err != nil {
 					kept.Close()
 					kept = nil

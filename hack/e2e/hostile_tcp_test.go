@@ -165,13 +165,13 @@ func TestHostileTCP(t *testing.T) {
 		// once more with its length before it, and a goroutine.
 		each = 3*64 + 16 // kB
 	)
-	k := startHostile(t, fastKubeDNS(t), "--tcp-idle-timeout=2s")
+	k := startHostile(t, fastKubeDNS(t))
 	before := processUsage(t, k.PID())
 	var pipelined atomic.Int64
 	opened, stop := besiege(t, k.Addr, hostilePeers(t, &pipelined))
 	harness.Eventually(t, 20*time.Second, func() error {
-		if n := opened.Load(); n < connections {
-			return fmt.Errorf("%d connections are opened", n)
+		if n, _ := k.ScrapeMetrics(t).Value("kubedns_tcp_connections"); n < connections {
+			return fmt.Errorf("%v connections", n)
 		}
 		return nil
 	})
