@@ -1,8 +1,10 @@
 package sidecar
 
 import (
+	"context"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -184,6 +186,34 @@ func TestServerIPv6(t *testing.T) {
 	}
 	if f := replyFailure(r, p); f != nil {
 		t.Errorf("probe of %s: %v", addr, f)
+	}
+}
+
+// A server that is too busy to read every datagram is not dead.
+func TestQuestionLost(t *testing.T) {
+	t.Parallel()
+	addr := freeAddr(t)
+	var asked atomic.Int32
+	serveDNS(t, addr, func(w dns.ResponseWriter, q *dns.Msg) {
+		if asked.Add(1) > 1 {
+			reply(dns.RcodeSuccess, testA)(w, q)
+		}
+	})
+	p, err := ParseProbe("busy," + addr + ",web.example.org,5,A")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	r, err := exchange(ctx, p)
+	if err != nil {
+		t.Fatalf("%v; asked %d times", err, asked.Load())
+	}
+	if f := replyFailure(r, p); f != nil {
+		t.Error(f)
+	}
+	if n := asked.Load(); n != 2 {
+		t.Errorf("asked %d times, want twice", n)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -51,6 +52,25 @@ func start(log *Log, env []string, path string, args ...string) (*Process, error
 		return nil, fmt.Errorf("starting %s: %w", path, err)
 	}
 	return p, nil
+}
+
+// StartProgram starts the program path with args. It gets SIGTERM at the test's
+// end, and its log is shown where the test fails.
+func StartProgram(t testing.TB, path string, args ...string) *Process {
+	t.Helper()
+	p, err := start(&Log{}, nil, path, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(syscall.SIGTERM); err != nil {
+			t.Errorf("stopping %s: %v", path, err)
+		}
+		if t.Failed() {
+			t.Logf("%s %v said:\n%s", path, args, p.Log.Tail(3000))
+		}
+	})
+	return p
 }
 
 // PID is the process's number.

@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	skydns "github.com/skynetservices/skydns/server"
+	"golang.org/x/sys/unix"
 
 	"kubedns/pkg/dns/treecache"
 	"kubedns/pkg/version"
@@ -114,6 +115,13 @@ func New(o Options) (*Server, error) {
 	}
 	if o.MaxTCPConnectionsPerClient == 0 {
 		o.MaxTCPConnectionsPerClient = 250
+	}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		glog.V(2).Infof("server: RLIMIT_NOFILE: %v", err)
+	} else if n := descriptorsFor(o.MaxTCPConnections, files.Cur); n < o.MaxTCPConnections {
+		glog.Warningf("server: %d TCP connections at most, not %d: the process may have %d files open", n, o.MaxTCPConnections, files.Cur)
+		o.MaxTCPConnections = n
 	}
 	conns := newConnTable(o.MaxTCPConnections, o.MaxTCPConnectionsPerClient)
 	s := &Server{

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/golang/glog"
@@ -25,6 +26,7 @@ const tcpWriteTimeout = 5 * time.Second
 func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	var failed, refused seldom
 	for {
 		conn, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -32,16 +34,24 @@ func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 		}
 		if err != nil {
 			// Out of descriptors, or a client that went away: no reason to end.
-			glog.Warningf("server: accepting TCP: %v", err)
+			if n, ok := failed.due(time.Now()); ok {
+				glog.Warningf("server: accepting TCP: %v (%d times)", err, n)
+			}
+			pause := 50 * time.Millisecond
+			if isOutOfDescriptors(err) && s.conns.makeRoom() {
+				pause = time.Millisecond // until the descriptor is free
+			}
 			select {
-			case <-time.After(50 * time.Millisecond):
+			case <-time.After(pause):
 			case <-ctx.Done():
 			}
 			continue
 		}
 		c := s.conns.add(conn)
 		if c == nil {
-			glog.V(2).Infof("server: %v: too many TCP connections of one client", conn.RemoteAddr())
+			if n, ok := refused.due(time.Now()); ok {
+				glog.V(2).Infof("server: %v: too many TCP connections of one client (%d refused)", conn.RemoteAddr(), n)
+			}
 			closeConn(conn)
 			continue
 		}
@@ -50,6 +60,12 @@ func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 			s.serveConn(ctx, c)
 		})
 	}
+}
+
+// isOutOfDescriptors tells whether err is that the process, or the system, has
+// as many files open as it may.
+func isOutOfDescriptors(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 func closeConn(c io.Closer) {
