@@ -319,7 +319,7 @@ func (a *app) useNameservers(configured []netip.AddrPort) error {
 		glog.Infof("kube-dns: forwarding to %v (%s)", kept, from)
 		a.forwarder.SetNameservers(kept)
 	}
-	now.Addrs, now.LeftOut = a.forwarder.Nameservers(), slices.Concat([]netip.AddrPort{}, left)
+	now.Addrs, now.LeftOut = a.forwarder.Nameservers(), append([]netip.AddrPort{}, left...)
 	a.nameservers.Store(&now)
 	return nil
 }

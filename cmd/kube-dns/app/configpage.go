@@ -151,7 +151,7 @@ func (a *app) values(u config.Update) []value {
 		stubDomains.Lines = append(stubDomains.Lines, line)
 	}
 	upstream := value{
-		Key: "upstreamNameservers", Value: slices.Concat([]netip.AddrPort{}, u.Config.UpstreamNameservers),
+		Key: "upstreamNameservers", Value: append([]netip.AddrPort{}, u.Config.UpstreamNameservers...),
 		From: a.from(u, "upstreamNameservers", len(u.Config.UpstreamNameservers) > 0),
 	}
 	for _, addr := range u.Config.UpstreamNameservers {

@@ -5,6 +5,7 @@ import (
 
 	"kubedns/pkg/dns"
 	"kubedns/pkg/dns/config"
+	"kubedns/pkg/dns/treecache"
 	"kubedns/pkg/version"
 )
 
@@ -41,16 +42,11 @@ type recordsStatus struct {
 	Incomplete string `json:"incomplete,omitempty"`
 	// Services and EndpointSlices are those that the source has told of,
 	// ServicesServed those that have records.
-	Services       int           `json:"services"`
-	EndpointSlices int           `json:"endpointSlices"`
-	ServicesServed int           `json:"servicesServed"`
-	ByType         []recordCount `json:"byType"`
-}
-
-// recordCount is how many records there are of a type.
-type recordCount struct {
-	Type  string `json:"type"`
-	Count int    `json:"count"`
+	Services       int `json:"services"`
+	EndpointSlices int `json:"endpointSlices"`
+	ServicesServed int `json:"servicesServed"`
+	// ByType is {"A":…,"AAAA":…,"SRV":…,"PTR":…,"CNAME":…}.
+	ByType treecache.Counts `json:"byType"`
 }
 
 // apiServerStatus is how the API server is.
@@ -154,11 +150,10 @@ func (a *app) status(now time.Time) status {
 }
 
 func recordsOf(known dns.Status) recordsStatus {
-	c := known.Records
 	r := recordsStatus{
 		Source: "apiServer", SnapshotTaken: known.SnapshotTaken,
 		Services: known.Services, EndpointSlices: known.Slices, ServicesServed: known.ServicesServed,
-		ByType: []recordCount{{"A", c.A}, {"AAAA", c.AAAA}, {"SRV", c.SRV}, {"PTR", c.PTR}, {"CNAME", c.CNAME}},
+		ByType: known.Records,
 	}
 	switch {
 	case known.Manifests:
@@ -262,7 +257,7 @@ const statusTemplate = `{{define "rates"}}<thead><tr><th scope="col">{{.}}</th><
 <dl>
 <dt>Services</dt><dd>{{.Records.ServicesServed}} served, {{.Records.Services}} known</dd>
 <dt>EndpointSlices</dt><dd>{{.Records.EndpointSlices}} known</dd>
-{{range .Records.ByType}}<dt>{{.Type}}</dt><dd>{{.Count}}</dd>{{end}}
+{{with .Records.ByType}}<dt>A</dt><dd>{{.A}}</dd><dt>AAAA</dt><dd>{{.AAAA}}</dd><dt>SRV</dt><dd>{{.SRV}}</dd><dt>PTR</dt><dd>{{.PTR}}</dd><dt>CNAME</dt><dd>{{.CNAME}}</dd>{{end}}
 </dl>
 <p><a href="cache">All records as JSON</a></p></section>
 
