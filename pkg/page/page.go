@@ -134,8 +134,8 @@ func formatTime(t time.Time) template.HTML {
 	if t.IsZero() {
 		return "never"
 	}
-	s := t.UTC().Format(time.RFC3339) // digits, dashes, colons and letters
-	return template.HTML(`<time datetime="` + s + `">` + s + `</time>`)
+	t = t.UTC() // formatted as digits, dashes, colons and letters
+	return template.HTML(`<time datetime="` + t.Format(time.RFC3339) + `">` + t.Format("2006-01-02 15:04:05 UTC") + `</time>`)
 }
 
 // formatAgo is t and how long ago that is, to the second.

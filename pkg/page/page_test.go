@@ -160,7 +160,7 @@ func TestError(t *testing.T) {
 
 func TestFormat(t *testing.T) {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 8, time.FixedZone("", 3600))
-	if got, want := formatTime(at), `<time datetime="2026-03-04T04:06:07Z">2026-03-04T04:06:07Z</time>`; string(got) != want {
+	if got, want := formatTime(at), `<time datetime="2026-03-04T04:06:07Z">2026-03-04 04:06:07 UTC</time>`; string(got) != want {
 		t.Errorf("time %s, want %s", got, want)
 	}
 	if got, want := formatAgo(time.Now().Add(-90*time.Second)), ` <span class="muted">(1m30s ago)</span>`; !strings.HasSuffix(string(got), "</time>"+want) {

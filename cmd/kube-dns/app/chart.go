@@ -48,7 +48,7 @@ func newChart(intervals []questions, now time.Time) chart {
 		return max(0, chartWidth*(1-now.Sub(t).Seconds()/samplesTime.Seconds()))
 	}
 	y := func(n uint64, q questions) float64 {
-		return chartHeight * (1 - float64(n)/q.Seconds/top)
+		return chartHeight * (1 - q.perSecond(n)/top)
 	}
 	// A rectangle for each interval and rcode, one on top of the other.
 	var paths [4]strings.Builder

@@ -54,11 +54,16 @@ func (s *samples) take(now time.Time) {
 	s.kept = append(slices.Delete(s.kept, 0, old), sample{now, s.totals()})
 }
 
-// until returns the samples, oldest first, with one of now as the last.
+// until returns the samples, oldest first, with one of now as the last: in
+// place of the one before where that is not half an interval old.
 func (s *samples) until(now time.Time) []sample {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append(slices.Clone(s.kept), sample{now, s.totals()})
+	all := slices.Clone(s.kept)
+	if n := len(all); n > 1 && now.Sub(all[n-1].at) < sampleInterval/2 {
+		all = all[:n-1]
+	}
+	return append(all, sample{now, s.totals()})
 }
 
 // questions is what was answered in a span of time, as / has it.
@@ -99,13 +104,12 @@ func between(from, to sample) questions {
 	return q
 }
 
+// perSecond is a rate. Of less than a second it says nothing, and counts as
+// one.
+func (q questions) perSecond(n uint64) float64 { return float64(n) / max(q.Seconds, 1) }
+
 // PerSecond is the rate of all questions.
-func (q questions) PerSecond() float64 {
-	if q.Seconds <= 0 {
-		return 0
-	}
-	return float64(q.Questions) / q.Seconds
-}
+func (q questions) PerSecond() float64 { return q.perSecond(q.Questions) }
 
 // Share is n as a part of all questions, in percent.
 func (q questions) Share(n uint64) float64 {

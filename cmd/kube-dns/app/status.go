@@ -201,7 +201,7 @@ func percent(q questions, n uint64) string {
 // Form is empty.
 func (s status) Form() explainForm { return explainForm{} }
 
-const statusTemplate = `{{define "rates"}}<thead><tr><th scope="col">{{.}}</th><th scope="col" class="number">Questions a second</th>
+const statusTemplate = `{{define "rates"}}<thead><tr><th scope="col">{{.}}</th><th scope="col" class="number">A second</th>
 <th scope="col" class="number">NOERROR</th><th scope="col" class="number">NXDOMAIN</th><th scope="col" class="number">REFUSED</th><th scope="col" class="number">SERVFAIL</th></tr></thead>{{end}}
 
 {{define "body"}}
@@ -225,7 +225,7 @@ const statusTemplate = `{{define "rates"}}<thead><tr><th scope="col">{{.}}</th><
 <section aria-labelledby="questions"><h2 id="questions">Questions</h2>
 {{with .Questions}}<figure>
 {{with .Chart}}<p class="scale" aria-hidden="true"><span>{{.Top}} a second</span></p>
-<svg role="img" aria-labelledby="chart-title chart-text" viewBox="{{.ViewBox}}" preserveAspectRatio="none">
+<svg role="img" aria-labelledby="chart-title" aria-describedby="chart-text" viewBox="{{.ViewBox}}" preserveAspectRatio="none">
 <title id="chart-title">Questions a second by rcode</title><desc id="chart-text">{{.Description}}</desc>
 <path class="axis" d="M0 0H600M0 50H600M0 100H600"/>
 {{range .Bands}}{{if .Path}}<path class="area {{.Class}}" d="{{.Path}}"/>{{end}}{{end}}
@@ -250,11 +250,11 @@ const statusTemplate = `{{define "rates"}}<thead><tr><th scope="col">{{.}}</th><
 <tbody>{{range .Upstreams}}<tr><th scope="row" class="name">{{.Addr}}</th>
 <td>{{if eq .State "answers"}}<span class="ok">answers</span>{{else if eq .State "fails"}}<span class="bad">fails</span>{{else}}<span class="muted">not asked yet</span>{{end}}</td>
 <td class="number">{{.Questions}}</td><td class="number">{{.Failures}}</td><td class="number">{{if .RTT}}{{duration .RTT}}{{else}}–{{end}}</td>
-<td>{{if .LastError}}{{.LastError}} <span class="muted">at {{time .LastFailure}}</span>{{else}}–{{end}}</td></tr>{{end}}</tbody>
+<td class="text">{{if .LastError}}{{.LastError}} <span class="muted">at {{time .LastFailure}}</span>{{else}}–{{end}}</td></tr>{{end}}</tbody>
 </table></div>{{else}}<p><span class="bad">None</span>: names outside {{.Domain}} are answered SERVFAIL.</p>{{end}}</section>
 
 <section aria-labelledby="records"><h2 id="records">Records</h2>
-<dl>
+<dl class="short">
 <dt>Services</dt><dd>{{.Records.ServicesServed}} served, {{.Records.Services}} known</dd>
 <dt>EndpointSlices</dt><dd>{{.Records.EndpointSlices}} known</dd>
 {{with .Records.ByType}}<dt>A</dt><dd>{{.A}}</dd><dt>AAAA</dt><dd>{{.AAAA}}</dd><dt>SRV</dt><dd>{{.SRV}}</dd><dt>PTR</dt><dd>{{.PTR}}</dd><dt>CNAME</dt><dd>{{.CNAME}}</dd>{{end}}
