@@ -67,6 +67,9 @@ func Run(ctx context.Context, o *options.Options) error {
 		return err
 	}
 	a.reload = newReload(a.apply)
+	if a.explain, err = a.newExplain(); err != nil {
+		return err
+	}
 	if err := a.useNameservers(nil); err != nil {
 		return err
 	}
@@ -83,6 +86,7 @@ type app struct {
 	server    *server.Server
 	forwarder *forward.Forwarder
 	reload    *reload
+	explain   http.Handler
 	registry  *prometheus.Registry
 	ready     readiness
 }
@@ -155,8 +159,10 @@ func (a *app) run(ctx context.Context, source config.Source) error {
 		return errors.Join(err, health.Close())
 	}
 	a.ready.set(a.kd.Missing)
+	mux := healthMux(&a.ready, a.kd.Tree(), seconds(o.TTL))
+	mux.Handle("/explain", a.explain)
 	parts := []func(context.Context) error{
-		httpPart(health, healthMux(&a.ready, a.kd.Tree(), seconds(o.TTL))),
+		httpPart(health, mux),
 		func(ctx context.Context) error { return a.server.Serve(ctx, listeners) },
 		a.kd.Run,
 		func(ctx context.Context) error { return source.Run(ctx, a.reload.report) },

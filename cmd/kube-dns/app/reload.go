@@ -1,6 +1,7 @@
 package app
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/golang/glog"
@@ -11,7 +12,8 @@ import (
 
 // reload puts updates of the configuration into force.
 type reload struct {
-	apply func(*config.Config) error
+	apply   func(*config.Config) error
+	inForce atomic.Pointer[config.Config] // nil before the first
 
 	successful, timestamp prometheus.Gauge
 }
@@ -58,6 +60,7 @@ func (r *reload) report(u config.Update) {
 		glog.Errorf("config: %s refused, the running configuration stays: %v", u.Origin, err)
 		return
 	}
+	r.inForce.Store(u.Config)
 	r.successful.Set(1)
 	r.timestamp.Set(float64(u.Time.UnixNano()) / float64(time.Second))
 	glog.Infof("config: %s is in force: %v", u.Origin, u.Config.Data())
