@@ -39,7 +39,7 @@ type cluster struct {
 	contact atomic.Int64  // when the API server was last heard, in Unix nanoseconds; 0 before
 
 	mu         sync.Mutex
-	lastErrors map[string]string // by resource; gone once it was heard again
+	lastErrors map[string]watchError // by resource; gone once it was heard again
 	warned     map[string]time.Time
 	nodes      cache.SharedIndexInformer
 }
@@ -50,7 +50,7 @@ const byService = "service"
 // NewCluster makes a KubeDNS of an API server's Services and EndpointSlices,
 // given clients for core/v1 and discovery.k8s.io/v1.
 func NewCluster(o Options, core, discovery rest.Interface) *KubeDNS {
-	c := &cluster{core: core, metrics: newMetrics(), lastErrors: map[string]string{}, warned: map[string]time.Time{}}
+	c := &cluster{core: core, metrics: newMetrics(), lastErrors: map[string]watchError{}, warned: map[string]time.Time{}}
 	c.services = c.informer(core, "services", &corev1.Service{}, nil, func(obj any) (any, error) {
 		if s, ok := obj.(*corev1.Service); ok {
 			return trimService(s), nil
@@ -236,6 +236,12 @@ func (c *cluster) failed(resource string, err error) {
 	}
 }
 
+// watchError is why a list or watch failed, and when.
+type watchError struct {
+	text string
+	time time.Time
+}
+
 // warnInterval is how often a failure that lasts is warned of.
 const warnInterval = time.Minute
 
@@ -245,8 +251,8 @@ const warnInterval = time.Minute
 func (c *cluster) note(resource string, err error, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	lasts := c.lastErrors[resource] != ""
-	c.lastErrors[resource] = err.Error()
+	_, lasts := c.lastErrors[resource]
+	c.lastErrors[resource] = watchError{err.Error(), now}
 	if lasts && now.Sub(c.warned[resource]) < warnInterval {
 		return false
 	}
@@ -498,8 +504,8 @@ func (c *cluster) missing() string {
 			continue
 		}
 		text := i.resource + " not listed yet"
-		if last := c.lastErrors[i.resource]; last != "" {
-			text += ": " + last
+		if last, ok := c.lastErrors[i.resource]; ok {
+			text += ": " + last.text
 		}
 		why = append(why, text)
 	}

@@ -46,6 +46,7 @@ func New(program string, links ...Link) (*Site, error) {
 		"style":    func() template.HTML { return template.HTML("<style>" + style + "</style>") },
 		"time":     formatTime,
 		"duration": formatDuration,
+		"ago":      formatAgo,
 	}).Parse(layout)
 	if err != nil {
 		return nil, fmt.Errorf("the pages' layout: %w", err)
@@ -58,8 +59,8 @@ func New(program string, links ...Link) (*Site, error) {
 // Parse returns the template of a page for Write. The texts define templates,
 // of which "body" is what stands below the page's heading, executed with
 // Write's data. Beside html/template's functions there are time (a time.Time
-// as a time element, "never" where it is zero) and duration (a time.Duration
-// to three digits).
+// as a time element, "never" where it is zero), ago (the same with how long
+// that is ago) and duration (a time.Duration to three digits).
 func (s *Site) Parse(texts ...string) (*template.Template, error) {
 	t, err := s.base.Clone()
 	for _, text := range texts {
@@ -135,6 +136,14 @@ func formatTime(t time.Time) template.HTML {
 	}
 	s := t.UTC().Format(time.RFC3339) // digits, dashes, colons and letters
 	return template.HTML(`<time datetime="` + s + `">` + s + `</time>`)
+}
+
+// formatAgo is t and how long ago that is, to the second.
+func formatAgo(t time.Time) template.HTML {
+	if t.IsZero() {
+		return "never"
+	}
+	return formatTime(t) + template.HTML(` <span class="muted">(`+time.Since(t).Round(time.Second).String()+` ago)</span>`)
 }
 
 // formatDuration is d to about three digits: "1.23ms", "2h3m0s".

@@ -163,6 +163,12 @@ func TestFormat(t *testing.T) {
 	if got, want := formatTime(at), `<time datetime="2026-03-04T04:06:07Z">2026-03-04T04:06:07Z</time>`; string(got) != want {
 		t.Errorf("time %s, want %s", got, want)
 	}
+	if got, want := formatAgo(time.Now().Add(-90*time.Second)), ` <span class="muted">(1m30s ago)</span>`; !strings.HasSuffix(string(got), "</time>"+want) {
+		t.Errorf("ago %s, want %s", got, want)
+	}
+	if got := formatAgo(time.Time{}); got != "never" {
+		t.Errorf("no time: %s", got)
+	}
 	if got := formatTime(time.Time{}); got != "never" {
 		t.Errorf("no time: %s", got)
 	}

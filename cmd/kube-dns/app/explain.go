@@ -17,6 +17,7 @@ import (
 	"github.com/golang/glog"
 	"github.com/spf13/pflag"
 
+	"kubedns/pkg/dns/config"
 	"kubedns/pkg/dns/explain"
 	"kubedns/pkg/page"
 )
@@ -40,13 +41,13 @@ func newExplainHandler(e *explain.Explainer, site *page.Site) (*explainHandler, 
 }
 
 // newExplain makes /explain of a's parts.
-func (a *app) newExplain() (http.Handler, error) {
-	site, err := newSite()
-	if err != nil {
-		return nil, err
+func (a *app) newExplain(site *page.Site) (http.Handler, error) {
+	inForce := func() (c *config.Config) {
+		a.reload.last(func(u, _ config.Update) { c = u.Config })
+		return c
 	}
 	return newExplainHandler(explain.New(explain.Options{
-		Tree: a.kd.Tree(), Source: a.kd, Server: a.server, Forwarder: a.forwarder, Config: a.reload.inForce.Load,
+		Tree: a.kd.Tree(), Source: a.kd, Server: a.server, Forwarder: a.forwarder, Config: inForce,
 		TTL: seconds(a.options.TTL), DNSService: a.options.DNSService,
 	}), site)
 }
