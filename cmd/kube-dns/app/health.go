@@ -40,6 +40,11 @@ func (a *app) addPages(mux *http.ServeMux) error {
 	if err != nil {
 		return err
 	}
+	explain, err := a.newExplain(site)
+	if err != nil {
+		return err
+	}
+	mux.Handle("/explain", explain)
 	for _, p := range []struct {
 		pattern, title, text string
 		look                 func() any
