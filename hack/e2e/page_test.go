@@ -3,11 +3,13 @@ package e2e
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -90,21 +92,28 @@ const measure = `(() => {
 	return wrong;
 })()`
 
-// TestPages looks at the pages of kube-dns and of the sidecar in a real
-// browser.
+// TestPages uses the pages of kube-dns and of the sidecar in a real browser.
 func TestPages(t *testing.T) {
 	b := startBrowser(t)
 	k, configDir := startForPages(t)
 	sidecar := startSidecar(t, k.Addr)
+	explain := func(name, qtype, search string) string {
+		return "/explain?" + url.Values{"name": {name}, "type": {qtype}, "search": {search}}.Encode()
+	}
 	for _, p := range []struct {
 		name, server, path string
 		says               []string
-		allowed            string
+		allowed            string // what the browser may complain of
 	}{
 		{name: "status", server: k.Healthz, path: "/", says: []string{"Ready", "cluster.local.", "an update was refused", markup, "fails"}},
-		{name: "config", server: k.Healthz, path: "/config", says: []string{"was refused, and what was in force stays", markup, "file " + filepath.Join(configDir, "upstreamNameservers"), "--healthz-port"}},
+		{name: "config", server: k.Healthz, path: "/config", says: []string{
+			"was refused, and what was in force stays", markup, "file " + filepath.Join(configDir, "upstreamNameservers"), "--healthz-port"}},
 		{name: "sidecar", server: sidecar, path: "/", says: []string{"Probe kubedns: right answer", "Probe broken: failing", "dnsmasq: answers", "Hit ratio"}},
-		{name: "error", server: k.Healthz, path: "/?format=html&format=" + url.QueryEscape(markup), says: []string{`"error"`}, allowed: "400"},
+		{name: "explain", server: k.Healthz, path: explain("web.shop", "AAAA", "shop"), says: []string{"does not resolve", "no-such-type", "web.shop.cluster.local."}},
+		{name: "explain-headless", server: k.Healthz, path: explain("db.shop.svc.cluster.local", "SRV", ""), says: []string{"EndpointSlice"}},
+		{name: "explain-outside", server: k.Healthz, path: explain("www.example.org", "", ""), says: []string{"resolves", "Upstream nameservers", harness.DeadNameserver}},
+		{name: "explain-markup", server: k.Healthz, path: explain(markup, "A", ""), says: []string{"Bad Request"}, allowed: "400"},
+		{name: "error", server: k.Healthz, path: "/explain?format=html&type=" + url.QueryEscape(markup) + "&name=a", says: []string{"Bad Request", "type has a character"}, allowed: "400"},
 	} {
 		for _, screen := range screens {
 			t.Run(p.name+" "+screen.name, func(t *testing.T) {
@@ -119,79 +128,100 @@ func TestPages(t *testing.T) {
 				if n := eval[int](b, `document.querySelectorAll("img, script, b, [style]").length`); n != 0 {
 					t.Errorf("%d elements that should not be there", n)
 				}
-				if p.name != "error" {
-					for _, wrong := range eval[[]string](b, measure) {
-						t.Error(wrong)
-					}
+				for _, wrong := range eval[[]string](b, measure) {
+					t.Error(wrong)
 				}
 				b.screenshot(p.name + "-" + screen.name)
-				allowed := []string{}
-				if p.allowed != "" {
-					allowed = append(allowed, p.allowed)
-				}
-				b.check(p.server, allowed...)
+				b.check(p.server, p.allowed)
 			})
 		}
 	}
-}
-
-// TestPageForm asks why a name resolves as a person would who has no mouse.
-func TestPageForm(t *testing.T) {
-	b := startBrowser(t)
-	k, _ := startForPages(t)
 	for _, screen := range screens {
-		t.Run(screen.name, func(t *testing.T) {
+		t.Run("form "+screen.name, func(t *testing.T) {
 			b.t = t
 			b.open(k.Healthz+"/", screen.width, screen.scheme)
-			// The first tab leads past the links on top.
-			b.key(kb.Tab)
-			if got := eval[string](b, `document.activeElement.textContent`); got != "To the content" {
-				t.Errorf("the first tab leads to %q", got)
-			}
-			if top := eval[float64](b, `document.activeElement.getBoundingClientRect().top`); top < 0 {
-				t.Errorf("the link to the content has the focus out of sight, at %v", top)
-			}
-			b.key(kb.Enter)
-			if got := eval[string](b, `document.activeElement.id`); got != "content" {
-				t.Errorf("the link to the content leads to %q", got)
-			}
-			b.tabTo("name")
-			b.typeText("web.shop")
-			b.tabTo("type")
-			b.typeText("AAAA")
-			b.tabTo("search")
-			b.typeText("shop")
-			b.screenshot("form-" + screen.name)
-			b.key(kb.Enter)
-			want := k.Healthz + "/explain?name=web.shop&type=AAAA&search=shop"
-			harness.Eventually(t, 10*time.Second, func() error {
-				if got := eval[string](b, `location.href`); got != want {
-					return fmt.Errorf("the form leads to %s, want %s", got, want)
-				}
-				return nil
-			})
+			testForm(t, b, k.Healthz, screen.name)
+			b.check(k.Healthz)
 		})
 	}
+	t.Run("accessible", func(t *testing.T) {
+		b.t = t
+		b.open(k.Healthz+"/", 1280, "light")
+		testAccessible(t, b)
+		b.check(k.Healthz)
+	})
 }
 
-// TestPageAccessible: what a screen reader makes of the page.
-func TestPageAccessible(t *testing.T) {
-	b := startBrowser(t)
-	k, _ := startForPages(t)
-	b.open(k.Healthz+"/", 1280, "light")
+// testForm asks why a name resolves as a person would who has no mouse.
+func testForm(t *testing.T, b *browser, server, screen string) {
+	t.Helper()
+	// The first tab leads past the links on top.
+	b.key(kb.Tab)
+	if got := eval[string](b, `document.activeElement.textContent`); got != "To the content" {
+		t.Errorf("the first tab leads to %q", got)
+	}
+	if top := eval[float64](b, `document.activeElement.getBoundingClientRect().top`); top < 0 {
+		t.Errorf("the link to the content has the focus out of sight, at %v", top)
+	}
+	b.key(kb.Enter)
+	if got := eval[string](b, `document.activeElement.id`); got != "content" {
+		t.Errorf("the link to the content leads to %q", got)
+	}
+	b.tabTo("name")
+	b.typeText("web")
+	b.tabTo("type")
+	b.typeText("A")
+	b.tabTo("search")
+	b.typeText("shop")
+	b.screenshot("form-" + screen)
+	b.key(kb.Enter)
+	b.awaitPage(server+"/explain?name=web&type=A&search=shop", "web.shop.svc.cluster.local. A resolves")
+	// The page has the form too, filled in: another name in place of that one.
+	b.tabTo("name")
+	if got := eval[string](b, `document.activeElement.value + " " + document.getElementById("search").value`); got != "web shop" {
+		t.Errorf("the form has %q in it", got)
+	}
+	b.key("nosuch") // what has the focus by tab is marked as a whole
+	b.key(kb.Enter)
+	b.awaitPage(server+"/explain?name=nosuch&type=A&search=shop", "does not resolve")
+}
+
+// awaitPage waits until the browser shows the page of url with a heading that
+// has the text.
+func (b *browser) awaitPage(url, heading string) {
+	b.t.Helper()
+	type shown struct{ URL, Headings string }
+	harness.Eventually(b.t, 10*time.Second, func() error {
+		got := eval[shown](b, `({URL: location.href, Headings: [...document.querySelectorAll("h2")].map(e => e.textContent.replace(/\s+/g, " ")).join("; ")})`)
+		if got.URL != url || !strings.Contains(got.Headings, heading) {
+			return fmt.Errorf("the browser shows %+v, want %s with %q", got, url, heading)
+		}
+		return nil
+	})
+}
+
+// testAccessible looks at what a screen reader makes of the page.
+func testAccessible(t *testing.T, b *browser) {
+	t.Helper()
 	found := map[string]int{}
+	text := func(v *accessibility.Value) string {
+		if v == nil {
+			return ""
+		}
+		return strings.Trim(string(v.Value), `"`)
+	}
 	for _, n := range call(b, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}).Nodes {
-		if n.Ignored || n.Role == nil {
+		if n.Ignored {
 			continue
 		}
-		role, name := strings.Trim(string(n.Role.Value), `"`), ""
-		if n.Name != nil {
-			name = strings.Trim(string(n.Name.Value), `"`)
-		}
+		role, name := text(n.Role), text(n.Name)
 		found[role+" "+name]++
+		if role == "image" {
+			found[role+" "+name+": "+text(n.Description)]++
+		}
 		switch role {
-		case "textbox", "combobox", "button", "link", "image", "region", "navigation", "search", "table":
-			if name == "" && role != "table" {
+		case "textbox", "combobox", "button", "link", "image", "region", "navigation", "search":
+			if name == "" {
 				t.Errorf("a %s has no name", role)
 			}
 		}
@@ -199,14 +229,16 @@ func TestPageAccessible(t *testing.T) {
 	for _, want := range []string{
 		"banner ", "main ", "navigation Pages", "search Explain a name", "image Questions a second by rcode",
 		"textbox Name or address", "combobox Type", "textbox Asked in namespace", "button Explain",
-		"heading Status", "region Questions", "region Upstream nameservers",
+		"heading Status", "region Questions", "region Questions and rcodes", "table ", "columnheader NXDOMAIN",
 	} {
 		if found[want] == 0 {
 			t.Errorf("the tree lacks %q; it has %v", want, found)
 		}
 	}
-	if text := eval[string](b, `document.getElementById("chart-text").textContent`); !strings.Contains(text, "questions a second") {
-		t.Errorf("the chart is described as %q", text)
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(found)), func(s string) bool {
+		return strings.HasPrefix(s, "image Questions a second by rcode: The last 10m0s: at most ")
+	}) {
+		t.Errorf("the chart is not described; the tree has %v", found)
 	}
 }
 

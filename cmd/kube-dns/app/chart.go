@@ -22,8 +22,12 @@ type chart struct {
 	Description string
 }
 
-// band is an rcode's: its area, as an SVG path.
-type band struct{ Rcode, Class, Path string }
+// band is an rcode's: its area, as an SVG path, and its share of all questions.
+type band struct {
+	Rcode, Class, Path, Share string
+
+	count uint64
+}
 
 // ViewBox is the picture's size in its own units.
 func (chart) ViewBox() string { return fmt.Sprintf("0 0 %d %d", chartWidth, chartHeight) }
@@ -32,9 +36,16 @@ func (chart) ViewBox() string { return fmt.Sprintf("0 0 %d %d", chartWidth, char
 func newChart(intervals []questions, now time.Time) chart {
 	c := chart{Bands: [4]band{{Rcode: "NOERROR", Class: "one"}, {Rcode: "NXDOMAIN", Class: "two"},
 		{Rcode: "REFUSED", Class: "three"}, {Rcode: "SERVFAIL", Class: "four"}}}
-	most := 0.0
+	most, sum := 0.0, questions{}
 	for _, q := range intervals {
 		most = max(most, q.PerSecond())
+		sum.Questions += q.Questions
+		for i, n := range q.byRcode() {
+			c.Bands[i].count += n
+		}
+	}
+	for i := range c.Bands {
+		c.Bands[i].Share = percent(sum, c.Bands[i].count)
 	}
 	top := roundUp(most)
 	c.Top = number(top)
@@ -55,7 +66,7 @@ func newChart(intervals []questions, now time.Time) chart {
 	for _, q := range intervals {
 		left, right := x(q.At.Add(-time.Duration(q.Seconds*float64(time.Second)))), x(q.At)
 		below := uint64(0)
-		for i, n := range [4]uint64{q.NoError, q.NXDomain, q.Refused, q.ServFail} {
+		for i, n := range q.byRcode() {
 			if n > 0 {
 				fmt.Fprintf(&paths[i], "M%.1f %.2fH%.1fV%.2fH%.1fZ", left, y(below+n, q), right, y(below, q), left)
 			}

@@ -111,6 +111,11 @@ func (q questions) perSecond(n uint64) float64 { return float64(n) / max(q.Secon
 // PerSecond is the rate of all questions.
 func (q questions) PerSecond() float64 { return q.perSecond(q.Questions) }
 
+// byRcode has the four that Questions is the sum of.
+func (q questions) byRcode() [4]uint64 {
+	return [4]uint64{q.NoError, q.NXDomain, q.Refused, q.ServFail}
+}
+
 // Share is n as a part of all questions, in percent.
 func (q questions) Share(n uint64) float64 {
 	if q.Questions == 0 {

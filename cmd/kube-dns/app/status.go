@@ -184,7 +184,7 @@ func (q questions) Span() time.Duration {
 // Row is q's numbers in the order of the tables' columns.
 func (q questions) Row() []string {
 	row := []string{number(q.PerSecond())}
-	for _, n := range []uint64{q.NoError, q.NXDomain, q.Refused, q.ServFail} {
+	for _, n := range q.byRcode() {
 		row = append(row, percent(q, n))
 	}
 	return row
@@ -231,7 +231,7 @@ const statusTemplate = `{{define "rates"}}<thead><tr><th scope="col">{{.}}</th><
 {{range .Bands}}{{if .Path}}<path class="area {{.Class}}" d="{{.Path}}"/>{{end}}{{end}}
 </svg>
 <p class="scale" aria-hidden="true"><span>10 minutes ago</span><span>now</span></p>
-<figcaption><ul class="keys">{{range .Bands}}<li><span class="key {{.Class}}" aria-hidden="true"></span>{{.Rcode}}</li>{{end}}</ul></figcaption>{{end}}
+<figcaption><ul class="keys">{{range .Bands}}<li><span class="key {{.Class}}" aria-hidden="true"></span>{{.Rcode}} {{.Share}}</li>{{end}}</ul></figcaption>{{end}}
 </figure>
 <div class="scroll" role="region" aria-label="Questions and rcodes" tabindex="0"><table>
 {{template "rates" "In the last"}}
