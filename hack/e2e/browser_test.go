@@ -134,9 +134,15 @@ func call[P, R any](b *browser, command cdp.Command[P, R], params P) R {
 	return do(b, func(ctx context.Context, t *chromedp.Target) (R, error) { return cdp.Call(ctx, t, command, params) })
 }
 
-// open shows a page at a screen's width in CSS pixels, in the scheme "light"
+// open shows a page.
+func (b *browser) open(url string) {
+	b.t.Helper()
+	do(b, chromedp.Navigate(url))
+}
+
+// emulate shows pages at a screen's width in CSS pixels, in the scheme "light"
 // or "dark".
-func (b *browser) open(url string, width int64, scheme string) {
+func (b *browser) emulate(width int64, scheme string) {
 	b.t.Helper()
 	call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
 		Width: width, Height: 800, DeviceScaleFactor: 1, Mobile: width < 600,
@@ -144,7 +150,6 @@ func (b *browser) open(url string, width int64, scheme string) {
 	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	})
-	do(b, chromedp.Navigate(url))
 }
 
 // key presses a key.

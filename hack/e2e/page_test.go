@@ -115,38 +115,40 @@ func TestPages(t *testing.T) {
 		{name: "explain-markup", server: k.Healthz, path: explain(markup, "A", ""), says: []string{"Bad Request"}, allowed: "400"},
 		{name: "error", server: k.Healthz, path: "/explain?format=html&type=" + url.QueryEscape(markup) + "&name=a", says: []string{"Bad Request", "type has a character"}, allowed: "400"},
 	} {
-		for _, screen := range screens {
-			t.Run(p.name+" "+screen.name, func(t *testing.T) {
-				b.t = t
-				b.open(p.server+p.path, screen.width, screen.scheme)
-				shown := eval[string](b, `document.body.innerText`)
-				for _, s := range p.says {
-					if !strings.Contains(shown, s) {
-						t.Errorf("the page does not say %q:\n%s", s, shown)
-					}
+		t.Run(p.name, func(t *testing.T) {
+			b.t = t
+			b.open(p.server + p.path)
+			shown := eval[string](b, `document.body.innerText`)
+			for _, s := range p.says {
+				if !strings.Contains(shown, s) {
+					t.Errorf("the page does not say %q:\n%s", s, shown)
 				}
-				if n := eval[int](b, `document.querySelectorAll("img, script, b, [style]").length`); n != 0 {
-					t.Errorf("%d elements that should not be there", n)
-				}
+			}
+			if n := eval[int](b, `document.querySelectorAll("img, script, b, [style]").length`); n != 0 {
+				t.Errorf("%d elements that should not be there", n)
+			}
+			for _, screen := range screens {
+				b.emulate(screen.width, screen.scheme)
 				for _, wrong := range eval[[]string](b, measure) {
-					t.Error(wrong)
+					t.Errorf("%s: %s", screen.name, wrong)
 				}
 				b.screenshot(p.name + "-" + screen.name)
-				b.check(p.server, p.allowed)
-			})
-		}
+			}
+			b.check(p.server, p.allowed)
+		})
 	}
 	for _, screen := range screens {
 		t.Run("form "+screen.name, func(t *testing.T) {
 			b.t = t
-			b.open(k.Healthz+"/", screen.width, screen.scheme)
+			b.emulate(screen.width, screen.scheme)
+			b.open(k.Healthz + "/")
 			testForm(t, b, k.Healthz, screen.name)
 			b.check(k.Healthz)
 		})
 	}
 	t.Run("accessible", func(t *testing.T) {
 		b.t = t
-		b.open(k.Healthz+"/", 1280, "light")
+		b.open(k.Healthz + "/")
 		testAccessible(t, b)
 		b.check(k.Healthz)
 	})

@@ -103,7 +103,7 @@ func Parse(args []string, getenv func(string) string, goFlags *flag.FlagSet) (o 
 	fs.StringVar(&nameservers, "nameservers", "", "comma-separated ip[:port] to forward other names to; overrides the nameservers of /etc/resolv.conf")
 	fs.StringVar(&o.Kubeconfig, "kubecfg-file", "", "kubeconfig file for access to the API server; neither this nor --kube-master-url: the pod's service account")
 	fs.StringVar(&master, "kube-master-url", "", "URL of the API server, which overrides the kubeconfig's; environment variables in it are expanded")
-	fs.IntVar(&o.HealthzPort, "healthz-port", 8081, "port of /readiness and /cache")
+	fs.IntVar(&o.HealthzPort, "healthz-port", 8081, "port of /, /explain, /config, /readiness and /cache")
 	fs.StringVar(&bind, "dns-bind-address", "0.0.0.0", "address to answer DNS on, IPv4 or IPv6")
 	fs.IntVar(&o.Port, "dns-port", 53, "port to answer DNS on")
 	fs.StringVar(&federations, "federations", "", "federations as name=domain,name=domain; deprecated: use the ConfigMap")
