@@ -238,7 +238,7 @@ func (e *Explainer) ask(ctx context.Context, q dns.Question, up *oneQuestion, si
 
 // replies asks in each way and enters what differs once.
 func (x *explanation) replies() {
-	var keys []string
+	var all []Reply // whole
 	for _, t := range transports {
 		inspection, m := x.ask(x.ctx, x.question, x.up, t.size, t.tcp)
 		if t.tcp {
@@ -248,21 +248,39 @@ func (x *explanation) replies() {
 			continue
 		}
 		over := Transport{t.name, len(inspection.Reply)}
-		key := replyKey(m)
-		if i := slices.Index(keys, key); i >= 0 {
+		r := Reply{Rcode: rcodeString(m.Rcode), Flags: flagsOf(m), Answer: records(m.Answer), Authority: records(m.Ns), Additional: records(m.Extra)}
+		if i := slices.IndexFunc(all, r.same); i >= 0 {
 			x.out.Replies[i].Over = append(x.out.Replies[i].Over, over)
 			continue
 		}
-		keys = append(keys, key)
-		x.out.Replies = append(x.out.Replies, Reply{
-			Over: []Transport{over}, Rcode: rcodeString(m.Rcode), Flags: flagsOf(m),
-			Answer: x.records(m.Answer), Authority: x.records(m.Ns), Additional: x.records(m.Extra),
-		})
+		all = append(all, r)
+		r.Over = []Transport{over}
+		r.Answer, r.Authority, r.Additional = x.some(r.Answer), x.some(r.Authority), x.some(r.Additional)
+		x.out.Replies = append(x.out.Replies, r)
 	}
 	x.out.Resolves = x.resolves()
 	if x.out.Resolves {
 		x.out.Reason = Answered
 	}
+}
+
+// same tells whether o has the same records in any order, and the same flags.
+func (r Reply) same(o Reply) bool {
+	sameRecords := func(a, b []Record) bool {
+		if len(a) != len(b) {
+			return false
+		}
+		a, b = slices.Clone(a), slices.Clone(b)
+		slices.SortFunc(a, compareRecords)
+		slices.SortFunc(b, compareRecords)
+		return slices.Equal(a, b)
+	}
+	return r.Rcode == o.Rcode && slices.Equal(r.Flags, o.Flags) &&
+		sameRecords(r.Answer, o.Answer) && sameRecords(r.Authority, o.Authority) && sameRecords(r.Additional, o.Additional)
+}
+
+func compareRecords(a, b Record) int {
+	return cmp.Or(strings.Compare(a.Data, b.Data), strings.Compare(a.Name, b.Name), strings.Compare(a.Type, b.Type), cmp.Compare(a.TTL, b.TTL))
 }
 
 // resolves tells whether a client has what it asked for.
@@ -283,24 +301,6 @@ func (x *explanation) nodata() bool {
 	return x.reply != nil && x.reply.Rcode == dns.RcodeSuccess && !x.out.Resolves
 }
 
-// replyKey is the same for replies with the same records in any order.
-func replyKey(m *dns.Msg) string {
-	var b strings.Builder
-	fmt.Fprint(&b, m.Rcode, flagsOf(m))
-	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
-		var lines []string
-		for _, rr := range section {
-			if rr.Header().Rrtype != dns.TypeOPT {
-				lines = append(lines, rr.String())
-			}
-		}
-		slices.Sort(lines)
-		b.WriteString(strings.Join(lines, "\n"))
-		b.WriteString("\n--\n")
-	}
-	return b.String()
-}
-
 func flagsOf(m *dns.Msg) []string {
 	flags := []string{}
 	for _, f := range []struct {
@@ -319,23 +319,34 @@ func flagsOf(m *dns.Msg) []string {
 
 func rcodeString(rcode int) string { return cmp.Or(dns.RcodeToString[rcode], fmt.Sprint(rcode)) }
 
-// records are rrs without OPT, as many as may still be listed.
-func (x *explanation) records(rrs []dns.RR) []Record {
-	records := []Record{}
+// records are rrs without OPT.
+func records(rrs []dns.RR) []Record {
+	all := make([]Record, 0, len(rrs))
 	for _, rr := range rrs {
-		h := rr.Header()
-		if h.Rrtype == dns.TypeOPT {
-			continue
+		if h := rr.Header(); h.Rrtype != dns.TypeOPT {
+			all = append(all, Record{Name: h.Name, TTL: h.Ttl, Class: dns.Class(h.Class).String(), Type: typeString(h.Rrtype), Data: dataOf(rr)})
 		}
-		if !x.list() {
-			continue
-		}
-		records = append(records, Record{
-			Name: h.Name, TTL: h.Ttl, Class: dns.Class(h.Class).String(), Type: typeString(h.Rrtype),
-			Data: strings.TrimPrefix(rr.String(), h.String()),
-		})
 	}
-	return records
+	return all
+}
+
+// dataOf is a record's data as master files have it.
+func dataOf(rr dns.RR) string {
+	switch rr := rr.(type) {
+	case *dns.A:
+		return rr.A.String()
+	case *dns.AAAA:
+		return rr.AAAA.String()
+	}
+	return strings.TrimPrefix(rr.String(), rr.Header().String())
+}
+
+// some are as many of the records as may still be listed.
+func (x *explanation) some(all []Record) []Record {
+	n := min(len(all), maxListed-x.listed)
+	x.listed += n
+	x.out.Omitted += len(all) - n
+	return all[:n]
 }
 
 // list tells whether one thing more may be listed.

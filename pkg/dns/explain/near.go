@@ -2,6 +2,7 @@ package explain
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 	"strings"
 	"sync"
@@ -91,7 +92,7 @@ func closest(name string, all []near) []string {
 	var best []found
 	compared := 0
 	for _, n := range all {
-		if abs(len(n.name)-len(name)) > most || differing(n.mask^wanted.mask) > 2*most || n.name == name {
+		if abs(len(n.name)-len(name)) > most || bits.OnesCount64(n.mask^wanted.mask) > 2*most || n.name == name {
 			continue
 		}
 		if compared++; compared > maxCompared {
@@ -111,30 +112,31 @@ func closest(name string, all []near) []string {
 
 func abs(n int) int { return max(n, -n) }
 
-func differing(mask uint64) int {
-	n := 0
-	for ; mask != 0; mask &= mask - 1 {
-		n++
-	}
-	return n
-}
+// maxLabel is how many octets a label has at most (RFC 1035 section 2.3.4).
+const maxLabel = 63
 
 // distance is how many letters are to be inserted, deleted, replaced, or
 // exchanged with their neighbour, to make b of a; more than most is most+1.
 func distance(a, b string, most int) int {
-	var rows [3][64 + 1]int
-	if len(a) >= len(rows[0]) || len(b) >= len(rows[0]) {
+	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
+		a, b = a[1:], b[1:]
+	}
+	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
+		a, b = a[:len(a)-1], b[:len(b)-1]
+	}
+	if len(a) > maxLabel || len(b) > maxLabel || abs(len(a)-len(b)) > most {
 		return most + 1
 	}
+	var rows [3][maxLabel + 1]uint8
 	before, last, next := &rows[0], &rows[1], &rows[2]
 	for j := range len(b) + 1 {
-		last[j] = j
+		last[j] = uint8(j)
 	}
 	for i := 1; i <= len(a); i++ {
-		next[0] = i
-		least := i
+		next[0] = uint8(i)
+		least := next[0]
 		for j := 1; j <= len(b); j++ {
-			change := 1
+			change := uint8(1)
 			if a[i-1] == b[j-1] {
 				change = 0
 			}
@@ -145,12 +147,12 @@ func distance(a, b string, most int) int {
 			next[j] = d
 			least = min(least, d)
 		}
-		if least > most {
+		if int(least) > most {
 			return most + 1
 		}
 		before, last, next = last, next, before
 	}
-	return min(last[len(b)], most+1)
+	return min(int(last[len(b)]), most+1)
 }
 
 // addNear enters a name of the zone, unless it is there or five are.
@@ -181,6 +183,7 @@ func (x *explanation) nearService(n int) {
 	}
 	service := x.labels[n-3]
 	below := x.labels[:n-3]
+	full := func() bool { return len(x.out.Near) >= maxNear }
 	add := func(why, service, namespace string) {
 		if !x.has(namespace, service) {
 			return
@@ -198,7 +201,7 @@ func (x *explanation) nearService(n int) {
 		add("the same Service in a namespace with a name like it", service, ns)
 	}
 	for _, ns := range names.namespaces[service] {
-		if len(x.out.Near) >= maxNear {
+		if full() {
 			return
 		}
 		add("the same Service in another namespace", service, ns)
@@ -209,10 +212,16 @@ func (x *explanation) nearService(n int) {
 		// the labels are a Service and its namespace already.
 		add("with the first labels as Service and namespace", x.labels[0], x.labels[1])
 	}
+	if full() {
+		return
+	}
 	for _, ns := range closest(namespace, names.all) {
 		for _, s := range closest(service, names.in[ns]) {
 			add("a Service with a name like it in a namespace with a name like it", s, ns)
 		}
+	}
+	if full() {
+		return
 	}
 	for _, s := range closest(service, names.services) {
 		for _, ns := range names.namespaces[s][:min(len(names.namespaces[s]), maxNear)] {

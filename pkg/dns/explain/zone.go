@@ -545,7 +545,7 @@ func (x *explanation) chainOutside(name string) (last string, reached bool) {
 	end := Hop{Name: name, Type: x.out.Question.Type, Server: u.Server}
 	for _, rr := range reply.Answer {
 		if rr.Header().Rrtype == x.question.Qtype && strings.EqualFold(rr.Header().Name, name) {
-			end.Addresses = append(end.Addresses, addressOf(rr))
+			end.Addresses = append(end.Addresses, dataOf(rr))
 			end.TTL = rr.Header().Ttl
 		}
 	}
@@ -581,7 +581,7 @@ func (x *explanation) chainEnd(name, fault string) {
 	}
 	for _, rr := range x.reply.Answer {
 		if rr.Header().Rrtype == x.question.Qtype && strings.EqualFold(rr.Header().Name, name) {
-			end.Addresses = append(end.Addresses, addressOf(rr))
+			end.Addresses = append(end.Addresses, dataOf(rr))
 			end.TTL = rr.Header().Ttl
 		}
 	}
@@ -604,16 +604,6 @@ func (x *explanation) chainEnd(name, fault string) {
 		x.fail(Failed, "target", name, "%s is a CNAME, and its chain ends at %s in %s.", x.question.Name, name, end.Fault)
 	}
 	x.out.Chain = append(x.out.Chain, end)
-}
-
-func addressOf(rr dns.RR) string {
-	switch rr := rr.(type) {
-	case *dns.A:
-		return rr.A.String()
-	case *dns.AAAA:
-		return rr.AAAA.String()
-	}
-	return strings.TrimPrefix(rr.String(), rr.Header().String())
 }
 
 func answersOf(m *dns.Msg, qtype uint16) int {
