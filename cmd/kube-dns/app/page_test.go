@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"kubedns/cmd/kube-dns/app/options"
+	kubedns "kubedns/pkg/dns"
 	"kubedns/pkg/dns/config"
 	"kubedns/pkg/page"
 )
@@ -160,6 +161,21 @@ func TestRunConfigPage(t *testing.T) {
 	for _, f := range look().Flags {
 		if f.Name == "nameservers" && (!f.Set || f.Value != "192.0.2.53") {
 			t.Errorf("flag %+v", f)
+		}
+	}
+}
+
+// A ConfigMap's failure is over once an update of it came; nobody tells so of
+// itself.
+func TestFailures(t *testing.T) {
+	failed := time.Unix(1000, 0)
+	known := kubedns.Status{LastContact: failed, Failures: []kubedns.WatchFailure{
+		{Resource: "configmaps", Err: "forbidden", Time: failed}, {Resource: "services", Err: "no route", Time: failed},
+	}}
+	for configured, want := range map[time.Time]int{{}: 2, failed.Add(-time.Second): 2, failed.Add(time.Second): 1} {
+		got := apiServerOf(known, configured)
+		if len(got.Failures) != want || got.Failures[want-1] != (watchFailure{"services", "no route", failed}) || got.LastContact != failed {
+			t.Errorf("configured at %v: %+v, want %d failures", configured, got, want)
 		}
 	}
 }
