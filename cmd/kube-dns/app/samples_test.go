@@ -97,6 +97,7 @@ func TestChart(t *testing.T) {
 	if c.Top != "200" || !strings.Contains(c.Description, "at most 125 questions a second") {
 		t.Errorf("top %s, %q", c.Top, c.Description)
 	}
+	upper := map[float64]float64{} // of what is drawn so far, by the left edge
 	rectangle := regexp.MustCompile(`M([\d.]+) ([\d.]+)H([\d.]+)V([\d.]+)H([\d.]+)Z`)
 	for i, want := range []uint64{5 * 119 * 120 / 2, 1200, 1200, 1200} {
 		b := c.Bands[i]
@@ -112,6 +113,11 @@ func TestChart(t *testing.T) {
 			if v[0] < 0 || v[2] > chartWidth || v[1] < 0 || v[3] > chartHeight || v[0] != v[4] || v[2] < v[0] || v[3] < v[1] {
 				t.Errorf("%s: %v is not in the picture", b.Rcode, v)
 			}
+			// A band stands on the one below it.
+			if below, ok := upper[v[0]]; v[3] != below && (ok || v[3] != chartHeight) {
+				t.Errorf("%s: %v stands at %v", b.Rcode, v, below)
+			}
+			upper[v[0]] = v[1]
 			area += (v[2] - v[0]) * (v[3] - v[1])
 		}
 		// An area of one is a sixth of a second's questions by two a second.
