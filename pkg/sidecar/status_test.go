@@ -154,3 +154,14 @@ func TestKeepSamples(t *testing.T) {
 		t.Errorf("%d samples over %v", n, last.Sub(all[0].at))
 	}
 }
+
+func TestOutcomes(t *testing.T) {
+	var o outcomes
+	for i := range 3 * recentOutcomes {
+		o.add(outcome{latency: time.Duration(i)})
+	}
+	all := o.latestFirst()
+	if n := len(all); n != recentOutcomes || all[0].latency != 3*recentOutcomes-1 || all[n-1].latency != 2*recentOutcomes {
+		t.Errorf("%d outcomes: %v", n, all)
+	}
+}
