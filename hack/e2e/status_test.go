@@ -69,11 +69,8 @@ func TestStatus(t *testing.T) {
 	}
 	proxy := harness.StartProxy(t, api.Host, harness.ProxyRefuse)
 	store := &configMapStore{c: c, name: "status"}
-	t.Cleanup(func() {
-		if !t.Failed() {
-			store.remove(t)
-		}
-	})
+	store.write(t, nil)
+	defer store.remove(t)
 	snapshot := filepath.Join(t.TempDir(), "snapshot")
 	options := harness.KubeDNSOptions{
 		Binary: kubeDNS(t), Kubeconfig: kubeconfig(t, c, "", "https://"+proxy.Addr), NoWait: true,
