@@ -44,6 +44,13 @@ func TestExplain(t *testing.T) {
 		{[]string{"web", "--server=127.0.0.1:1"}, 2, "", "127.0.0.1:1: "},
 		{[]string{"a..b", server}, 2, "", "empty label"},
 		{nil, 2, "", "NAME"},
+		{[]string{server, "web.default.svc.cluster.local", "aaaa"}, 1, "no-such-type", ""},
+		{[]string{"web.default.svc.cluster.local", "--server=nobody"}, 2, "", "not host:port"},
+		{[]string{"a", "A", "b", server}, 2, "", "NAME [TYPE]"},
+		{[]string{"a", "--nosuch", server}, 2, "", "nosuch"},
+		{[]string{"a", "-oyaml", server}, 2, "", "text or json"},
+		{[]string{"a", "QUUX", server}, 2, "", "unknown type"},
+		{[]string{"a", "--server=" + strings.TrimSuffix(strings.TrimPrefix(r.metrics, "http://"), "/metrics")}, 2, "", "404"},
 		{[]string{"-h"}, 0, "Usage", ""},
 	} {
 		var stdout, stderr bytes.Buffer

@@ -13,7 +13,12 @@ import (
 func (x *explanation) dnsmasq() {
 	d := &x.out.Dnsmasq
 	d.Servers = []string{}
-	domain, servers := x.stubDomain()
+	domain, servers := x.stubDomain(x.name)
+	if x.inZone && x.up.asked != nil {
+		if d, _ := x.stubDomain(x.up.asked.Name); d != "" {
+			x.note("%s is in the stub domain %s, which dnsmasq alone knows: kube-dns asks its own upstream nameservers for it", x.up.asked.Name, d)
+		}
+	}
 	switch own := x.ownDomain(); {
 	case domain != "" && len(domain) >= len(own):
 		d.Asks, d.Domain, d.Servers = "stub domain", domain, servers
@@ -49,13 +54,13 @@ func (x *explanation) dnsmasq() {
 	}
 }
 
-// stubDomain is the longest stub domain that the name is in.
-func (x *explanation) stubDomain() (domain string, servers []string) {
+// stubDomain is the longest stub domain that a name is in.
+func (x *explanation) stubDomain(name string) (domain string, servers []string) {
 	c := x.o.Config()
 	if c == nil {
 		return "", nil
 	}
-	name := "." + strings.TrimSuffix(x.name, ".")
+	name = "." + strings.ToLower(strings.TrimSuffix(name, "."))
 	for d, list := range c.StubDomains {
 		if strings.HasSuffix(name, "."+d) && len(d) > len(domain) {
 			domain, servers = d, nil

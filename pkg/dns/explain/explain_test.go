@@ -519,3 +519,35 @@ func TestIncomplete(t *testing.T) {
 		t.Errorf("outside: %s", e.Reason)
 	}
 }
+
+// TestStubDomain says who is asked for a name, as the configuration tells.
+func TestStubDomain(t *testing.T) {
+	f := newFixture(t, manifest, newUpstream(t))
+	f.config.Store(&config.Config{
+		StubDomains: map[string][]config.Server{
+			"example.org": {{Addr: netip.MustParseAddr("192.0.2.53"), Port: 53}}, "www.example.org": {{Host: "ns.example.org", Port: 54}},
+			"own.shop.svc.cluster.local": {{Addr: netip.MustParseAddr("192.0.2.54"), Port: 53}}, "ample.org": {{Addr: netip.MustParseAddr("192.0.2.55"), Port: 53}},
+		},
+		UpstreamNameservers: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")},
+	})
+	for _, tt := range []struct{ name, asks, domain, server string }{
+		{"www.example.org", "stub domain", "www.example.org", "ns.example.org:54"},
+		{"gone.Example.org", "stub domain", "example.org", "192.0.2.53:53"},
+		{"example.net", "upstream", "", "192.0.2.1:53"},
+		{"web.shop" + zone, "kube-dns", "", "kube-dns"},
+		{"a.own.shop" + zone, "stub domain", "own.shop.svc.cluster.local", "192.0.2.54:53"},
+		{"10.1.2.3", "kube-dns", "", "kube-dns"},
+	} {
+		d := f.explain(t, tt.name, "", "").Dnsmasq
+		if d.Asks != tt.asks || d.Domain != tt.domain || !slices.Equal(d.Servers, []string{tt.server}) {
+			t.Errorf("%s: %+v, want %s of %s", tt.name, d, tt.asks, tt.server)
+		}
+	}
+	if e := f.explain(t, "outside.shop"+zone, "", ""); !strings.Contains(strings.Join(e.Notes, " "), "www.example.org. is in the stub domain www.example.org") {
+		t.Errorf("notes %q", e.Notes)
+	}
+	f.config.Store(nil)
+	if d := f.explain(t, "example.net", "", "").Dnsmasq; d.Asks != "upstream" || len(d.Servers) != 0 || !strings.Contains(d.Note, "/etc/resolv.conf") {
+		t.Errorf("without a configuration: %+v", d)
+	}
+}

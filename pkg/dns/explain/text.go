@@ -233,7 +233,7 @@ func (t *text) upstream(u *Upstream) {
 		}
 		t.line(2, "%s%s %s", n.Address, state, n.Result)
 	}
-	if u.Error != "" {
+	if u.Error != "" && len(u.Nameservers) == 0 {
 		t.line(2, "%s", u.Error)
 	}
 }

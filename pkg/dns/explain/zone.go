@@ -195,7 +195,7 @@ func (x *explanation) noRecords(n int, key treecache.Key) {
 			x.step("the Service %v is headless and its %s no endpoint: a headless Service without a ready endpoint has no name", key, slicesHave(len(s.Slices)))
 			absent(NoEndpoint, "endpoint", key.Name, "The headless Service %v has no endpoint in its %s.", key, count(len(s.Slices), "EndpointSlice"))
 		default:
-			x.step("the Service %v is headless and none of its %s is ready: without a ready endpoint it has no name", key, count(s.Endpoints, "endpoint"))
+			x.step("the Service %v is headless and none of its endpoints is ready (0 of %d): without a ready endpoint it has no name", key, s.Endpoints)
 			absent(NoReadyEndpoint, "endpoint", key.Name, "The headless Service %v has %s, and none is ready.", key, count(s.Endpoints, "endpoint"))
 		}
 	case d.ExternalName == "" && d.Type == "ExternalName":

@@ -99,3 +99,18 @@ func TestInspectEnds(t *testing.T) {
 		t.Errorf("no message: %+v", got)
 	}
 }
+
+// Names with an asterisk that clients wait for do not hold up Inspect, nor the
+// other way round.
+func TestInspectWildcardSlots(t *testing.T) {
+	s := newTestServer(t, fixture(), nil)
+	s.backend.records = map[string][]Record{"*.default.svc.cluster.local.": {{Host: "10.96.0.10", Ttl: 30, Key: "/x"}}}
+	for range cap(s.wildcardSlots) {
+		s.wildcardSlots <- struct{}{}
+	}
+	got := s.Inspect(t.Context(), s.forwarder, pack(t, newQuestion(t, "*.default.svc.cluster.local. A", nil)), false)
+	m := new(dns.Msg)
+	if err := m.Unpack(got.Reply); err != nil || len(m.Answer) != 1 {
+		t.Errorf("%v, %v, want one answer", m, err)
+	}
+}
