@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/miekg/dns"
 
@@ -194,7 +195,11 @@ func (b *browser) awaitPage(url, heading string) {
 	b.t.Helper()
 	type shown struct{ URL, Headings string }
 	harness.Eventually(b.t, 10*time.Second, func() error {
-		got := eval[shown](b, `({URL: location.href, Headings: [...document.querySelectorAll("h2")].map(e => e.textContent.replace(/\s+/g, " ")).join("; ")})`)
+		// One that is asked while the page goes has no answer.
+		got, err := chromedp.Run(b.ctx, chromedp.Evaluate[shown](`({URL: location.href, Headings: [...document.querySelectorAll("h2")].map(e => e.textContent.replace(/\s+/g, " ")).join("; ")})`))
+		if err != nil {
+			return err
+		}
 		if got.URL != url || !strings.Contains(got.Headings, heading) {
 			return fmt.Errorf("the browser shows %+v, want %s with %q", got, url, heading)
 		}
