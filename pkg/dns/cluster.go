@@ -42,7 +42,7 @@ type cluster struct {
 	contact atomic.Int64  // when the API server was last heard, in Unix nanoseconds; 0 before
 
 	mu         sync.Mutex
-	lastErrors map[string]string // by resource; gone once it was heard again
+	lastErrors map[string]watchError // by resource; gone once it was heard again
 	warned     map[string]time.Time
 	nodes      cache.SharedIndexInformer
 	thrifty    int // lists under way for which the collector keeps the heap small
@@ -61,7 +61,7 @@ const byService = "service"
 // NewCluster makes a KubeDNS of an API server's Services and EndpointSlices,
 // given clients for core/v1 and discovery.k8s.io/v1.
 func NewCluster(o Options, core, discovery rest.Interface) *KubeDNS {
-	c := &cluster{core: core, metrics: newMetrics(), first: newFirstList(), listed: make(chan struct{}, 1), lastErrors: map[string]string{}, warned: map[string]time.Time{}}
+	c := &cluster{core: core, metrics: newMetrics(), first: newFirstList(), listed: make(chan struct{}, 1), lastErrors: map[string]watchError{}, warned: map[string]time.Time{}}
 	c.services = c.informer(core, resourceServices, &corev1.Service{}, nil, func(obj any) (any, error) {
 		if s, ok := obj.(*corev1.Service); ok {
 			return trimService(s), nil
@@ -319,6 +319,12 @@ func (c *cluster) failed(resource string, err error) {
 	}
 }
 
+// watchError is why a list or watch failed, and when.
+type watchError struct {
+	text string
+	time time.Time
+}
+
 // warnInterval is how often a failure that lasts is warned of.
 const warnInterval = time.Minute
 
@@ -328,8 +334,8 @@ const warnInterval = time.Minute
 func (c *cluster) note(resource string, err error, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	lasts := c.lastErrors[resource] != ""
-	c.lastErrors[resource] = err.Error()
+	_, lasts := c.lastErrors[resource]
+	c.lastErrors[resource] = watchError{err.Error(), now}
 	if lasts && now.Sub(c.warned[resource]) < warnInterval {
 		return false
 	}
@@ -623,8 +629,8 @@ func (c *cluster) missing() string {
 			continue
 		}
 		text := resource + " not listed yet"
-		if last := c.lastErrors[resource]; last != "" {
-			text += ": " + last
+		if last, ok := c.lastErrors[resource]; ok {
+			text += ": " + last.text
 		}
 		why = append(why, text)
 	}

@@ -23,7 +23,7 @@ import (
 // newTestLister is one whose list is once.
 func newTestLister(once func(context.Context) (runtime.Object, error)) *lister {
 	return &lister{
-		cluster:  &cluster{metrics: newMetrics(), lastErrors: map[string]string{}, warned: map[string]time.Time{}},
+		cluster:  &cluster{metrics: newMetrics(), lastErrors: map[string]watchError{}, warned: map[string]time.Time{}},
 		resource: "services", once: once,
 	}
 }
@@ -245,7 +245,7 @@ func lastError(kd *KubeDNS, resource string) string {
 	c := kd.source.(*cluster)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.lastErrors[resource]
+	return c.lastErrors[resource].text
 }
 
 // TestWatchAskedToWait: a watch that is refused with 429 is asked for again

@@ -256,7 +256,8 @@ func TestRunAddressInUse(t *testing.T) {
 
 func TestReadinessBeforeAnythingIsKnown(t *testing.T) {
 	var r readiness
-	mux := healthMux(&r, treecache.New("cluster.local."), 30)
+	mux := http.NewServeMux()
+	addHealth(mux, &r, treecache.New("cluster.local."), 30)
 	get := func() *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readiness", nil))

@@ -90,10 +90,12 @@ type Server struct {
 
 	asked atomic.Int64 // when the last question came, in Unix nanoseconds
 
-	panics panicLog
+	panics *panicLog
+	unseen *metrics // what Inspect counts, which nobody collects
 
 	wildcards     atomic.Int32  // names with an asterisk that wait or are answered
 	wildcardSlots chan struct{} // those that are answered
+	inspectSlots  chan struct{} // the same, of Inspect
 }
 
 // New makes a server; it listens once Listen is called.
@@ -137,6 +139,10 @@ func New(o Options) (*Server, error) {
 
 		// Half of the processors, so that they never keep the direct way.
 		wildcardSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+		inspectSlots:  make(chan struct{}, 1),
+
+		panics: &panicLog{},
+		unseen: newMetrics(o.Namespace, o.Subsystem, func() float64 { return 0 }),
 	}
 	s.replies.New = func() any {
 		b := make([]byte, 0, replyBuffer)
@@ -175,6 +181,11 @@ type worker struct {
 	tcp bool // how the question came
 	// pressed is set while questions come faster than they are answered.
 	pressed bool
+	// way and sys say, for Inspect, how the last question was answered, once
+	// decided is set.
+	way     way
+	sys     system
+	decided bool
 	// slow are the questions that are answered on goroutines of their own.
 	// Whoever has the worker waits for them in the end.
 	slow sync.WaitGroup
@@ -236,6 +247,7 @@ func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, later fu
 			v.way = wayDirect
 		}
 	}
+	w.way, w.sys, w.decided = v.way, sys, true
 	if v.way == wayDirect {
 		return w.done(start, sys, v.rcode, bitAA|bitRA)
 	}

@@ -100,6 +100,16 @@ type Records struct {
 	// Set by Replace.
 	id    *Identity
 	count Counts
+	since int64 // Unix nanoseconds
+}
+
+// Since is when the records took their place in the tree; the zero time where
+// they are in none.
+func (r *Records) Since() time.Time {
+	if r.since == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, r.since)
 }
 
 // Wire is the Service's name in wire form (RFC 1035 section 3.1), in lower
