@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"kubedns/pkg/freeport"
 )
 
 const (
@@ -131,7 +133,7 @@ func TestServers(t *testing.T) {
 	tests := serverTests()
 	var probes []Probe
 	for i, test := range tests {
-		addr := freeAddr(t)
+		addr := freeport.Addr(t)
 		if test.handler != nil {
 			serveDNS(t, addr, test.handler)
 		}
@@ -192,7 +194,7 @@ func TestServerIPv6(t *testing.T) {
 // A server that is too busy to read every datagram is not dead.
 func TestQuestionLost(t *testing.T) {
 	t.Parallel()
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	var asked atomic.Int32
 	serveDNS(t, addr, func(w dns.ResponseWriter, q *dns.Msg) {
 		if asked.Add(1) > 1 {
@@ -220,7 +222,7 @@ func TestQuestionLost(t *testing.T) {
 // With the stock interval a probe has two seconds.
 func TestServerAnswersLate(t *testing.T) {
 	t.Parallel()
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	release := make(chan struct{})
 	serveDNS(t, addr, func(w dns.ResponseWriter, q *dns.Msg) {
 		select {

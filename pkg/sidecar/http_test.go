@@ -15,6 +15,8 @@ import (
 
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"kubedns/pkg/freeport"
 )
 
 func TestHTTP(t *testing.T) {
@@ -143,7 +145,7 @@ func TestHTTPTimeout(t *testing.T) {
 
 // Requests under way do not keep a sidecar that was told to end.
 func TestServeEnds(t *testing.T) {
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	serveDNS(t, addr, func(dns.ResponseWriter, *dns.Msg) {}) // so that a probe is under way as well
 	s, err := New(Config{
 		Dnsmasq: addr, PollInterval: time.Second, MetricsPath: "/metrics",
@@ -241,7 +243,7 @@ func TestConfig(t *testing.T) {
 
 // Two sidecars in one process have nothing in common.
 func TestTwoSidecars(t *testing.T) {
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	serveDNS(t, addr, reply(dns.RcodeSuccess, testA))
 	probe := Probe{Label: "dns", Server: addr, Name: "web.example.org.", Interval: time.Hour, Qtype: dns.TypeA}
 	wrong := probe
@@ -263,7 +265,7 @@ func TestTwoSidecars(t *testing.T) {
 // requests a second for two seconds, while the probes run.
 func TestHTTPLoad(t *testing.T) {
 	const workers, each, pause = 10, 200, 10 * time.Millisecond
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	serveDNS(t, addr, reply(dns.RcodeSuccess, testA))
 	var probes []Probe
 	for _, label := range []string{"a", "b"} {

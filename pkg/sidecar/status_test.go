@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"kubedns/pkg/dnsmasq/counters"
+	"kubedns/pkg/freeport"
 	"kubedns/pkg/page"
 )
 
@@ -33,7 +34,7 @@ func (i *instance) status(t *testing.T) (s status) {
 }
 
 func TestStatus(t *testing.T) {
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	serveDNS(t, addr, reply(dns.RcodeSuccess, testA))
 	s := start(t, Config{Probes: []Probe{
 		{Label: "good", Server: addr, Name: "web.example.org.", Interval: 20 * time.Millisecond, Qtype: dns.TypeA},
