@@ -48,15 +48,17 @@ const (
 // decides what is written and asked, but not the moments.
 func TestSoak(t *testing.T) {
 	s := newSoak(t)
-	s.populate(t)
+	s.launch(t)
 	s.start(t)
+	defer s.finish(t) // what was found is said, whatever ends the churn
 	s.churn(t)
-	s.finish(t)
 }
 
 // soaker is one run of TestSoak.
 type soaker struct {
 	seed    uint64
+	binary  string // kube-dns
+	token   string // its ServiceAccount's
 	cluster *harness.ControlPlane
 	proxy   *harness.Proxy
 	kubeDNS *harness.KubeDNS
@@ -75,6 +77,7 @@ type soaker struct {
 
 	// pause stops the asking: askers hold it for reading while they ask.
 	pause   sync.RWMutex
+	still   atomic.Bool // set where they are to end their connections
 	asking  context.CancelFunc
 	askers  sync.WaitGroup
 	answers chan soakAnswer
@@ -146,20 +149,12 @@ func newSoak(t *testing.T) *soaker {
 	if *soakFor >= longSoak {
 		binary = fastKubeDNS
 	}
-	// It starts after the first objects are made: populate.
-	s.kubeDNS = nil
-	t.Cleanup(func() {
-		if s.asking != nil {
-			s.asking()
-		}
-		s.askers.Wait()
-	})
-	s.populateFirst(t, token, binary(t))
+	s.binary, s.token = binary(t), token
 	return s
 }
 
-// populateFirst makes the Namespaces and starts kube-dns.
-func (s *soaker) populateFirst(t *testing.T, token, binary string) {
+// launch makes the first objects and starts kube-dns.
+func (s *soaker) launch(t *testing.T) {
 	t.Helper()
 	for _, ns := range soakNamespaces {
 		if err := s.cluster.EnsureNamespace(t.Context(), ns); err != nil {
@@ -167,27 +162,24 @@ func (s *soaker) populateFirst(t *testing.T, token, binary string) {
 		}
 	}
 	s.adopt(t)
+	for range 60 {
+		s.write(t)
+	}
 	s.kubeDNS = harness.StartKubeDNS(t, harness.KubeDNSOptions{
-		Binary:     binary,
-		Kubeconfig: kubeconfig(t, s.cluster, token, "https://"+s.proxy.Addr),
+		Binary:     s.binary,
+		Kubeconfig: kubeconfig(t, s.cluster, s.token, "https://"+s.proxy.Addr),
 		Args:       []string{"--config-map=" + soakConfigMap.Name, "--v=0"},
 	})
 	s.stall.Watch(append(s.cluster.PIDs(), s.kubeDNS.PID())...)
 }
 
-// populate makes the first objects.
-func (s *soaker) populate(t *testing.T) {
-	t.Helper()
-	for range 60 {
-		s.write(t)
-	}
-}
-
 // start begins to ask and to check.
 func (s *soaker) start(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+	// The answer to what is asked last is waited for.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	s.asking = cancel
+	t.Cleanup(cancel)
 	for i := range soakAskers + 1 {
 		rng := rand.New(rand.NewPCG(s.seed, uint64(i+1)))
 		s.askers.Go(func() { s.ask(ctx, rng, i == soakAskers) })
@@ -221,12 +213,12 @@ func (s *soaker) ask(ctx context.Context, rng *rand.Rand, tcp bool) {
 			a.answer, a.err = soakExchange(conn, a.question)
 		}
 		a.answered = time.Now()
-		s.pause.RUnlock()
 		// A new connection now and then, and after an error.
-		if conn != nil && (a.err != nil || rng.IntN(50) == 0) {
+		if conn != nil && (a.err != nil || s.still.Load() || rng.IntN(50) == 0) {
 			conn.Close()
 			conn = nil
 		}
+		s.pause.RUnlock()
 		s.asked.Add(1)
 		s.answers <- a
 	}
@@ -478,12 +470,16 @@ func (s *soaker) quiet(t *testing.T) {
 		}
 		return nil
 	})
+	pace := time.NewTicker(100 * time.Millisecond)
+	defer pace.Stop()
+	s.still.Store(true)
+	defer s.still.Store(false)
+	<-pace.C // each asks about ten times meanwhile
+	<-pace.C
 	s.pause.Lock()
 	defer s.pause.Unlock()
 	var least soak.Sample
 	const look = 20
-	pace := time.NewTicker(100 * time.Millisecond)
-	defer pace.Stop()
 	for i := range look {
 		<-pace.C
 		m := s.kubeDNS.ScrapeMetrics(t)

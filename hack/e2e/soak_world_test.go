@@ -36,6 +36,7 @@ var (
 
 const (
 	soakServices    = 8  // of a Namespace
+	soakSlices      = 3  // of a Service, the last with IPv6 addresses
 	soakClusterIPs  = 20 // of each family, in all
 	soakEndpointIPs = 8  // of each family and Namespace, which all of its Services share
 )
@@ -353,14 +354,19 @@ func (s *soaker) deleteService(t *testing.T, k soak.Key) {
 	}, func(ctx context.Context) (any, error) { return services.Get(ctx, k.Name, metav1.GetOptions{}) })
 }
 
+// soakSliceKey is the n-th slice that is made for a Service.
+func soakSliceKey(service soak.Key, n int) soak.Key {
+	return soak.Key{Resource: soak.Slices, Namespace: service.Namespace, Name: fmt.Sprintf("%s-%d", service.Name, n)}
+}
+
 // writeSlice changes one of a Service's three slices, of which the last has
 // IPv6 addresses.
 func (s *soaker) writeSlice(t *testing.T, service soak.Key) {
 	t.Helper()
-	n := s.rng.IntN(3)
-	k := soak.Key{Resource: soak.Slices, Namespace: service.Namespace, Name: fmt.Sprintf("%s-%d", service.Name, n)}
+	n := s.rng.IntN(soakSlices)
+	k := soakSliceKey(service, n)
 	old, _ := s.history.Now(k).(*discoveryv1.EndpointSlice)
-	v6 := n == 2
+	v6 := n == soakSlices-1
 	if old == nil {
 		s.putSlice(t, "make a slice", k, s.slice(k, service, v6))
 		return
@@ -393,18 +399,17 @@ func (s *soaker) writeSlice(t *testing.T, service soak.Key) {
 		o.Endpoints[s.rng.IntN(endpoints)].Hostname = s.hostname()
 		s.putSlice(t, "change a hostname", k, o)
 	default:
-		s.moveEndpoint(t, k, o, n)
+		s.moveEndpoint(t, service, o, n)
 	}
 }
 
 // moveEndpoint moves one from a slice to the other of the same family.
-func (s *soaker) moveEndpoint(t *testing.T, k soak.Key, from *discoveryv1.EndpointSlice, n int) {
+func (s *soaker) moveEndpoint(t *testing.T, service soak.Key, from *discoveryv1.EndpointSlice, n int) {
 	t.Helper()
-	if n == 2 {
+	if n == soakSlices-1 {
 		return
 	}
-	toKey := k
-	toKey.Name = fmt.Sprintf("%s%d", strings.TrimSuffix(k.Name, fmt.Sprint(n)), 1-n)
+	k, toKey := soakSliceKey(service, n), soakSliceKey(service, 1-n)
 	old, ok := s.history.Now(toKey).(*discoveryv1.EndpointSlice)
 	if !ok {
 		return

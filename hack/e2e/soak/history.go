@@ -305,6 +305,11 @@ type window struct {
 	asked, answered time.Time
 	rule            rule
 	cache           map[Key][]any
+	slices          map[Key][]Key // by Service
+}
+
+func newWindow(h *History, asked, answered time.Time, by rule) *window {
+	return &window{h, asked, answered, by, map[Key][]any{}, map[Key][]Key{}}
 }
 
 func (w *window) versions(k Key) []any {

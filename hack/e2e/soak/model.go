@@ -71,7 +71,7 @@ func (m *Model) Check(q dns.Question, asked, answered time.Time, got Answer) Ver
 	name := strings.ToLower(q.Name)
 	var v Verdict
 	for i, by := range rules {
-		w := &window{history: m.History, asked: asked, answered: answered, rule: by, cache: map[Key][]any{}}
+		w := newWindow(m.History, asked, answered, by)
 		s := &states{model: m, window: w}
 		right, complete, wants := s.match(name, q.Qtype, got)
 		if !right && i < len(rules)-1 {
@@ -346,9 +346,12 @@ func (c cluster) service(k Key) *service {
 	return r
 }
 
-// slicesOf are the slices that belong to the Service in any state.
+// slicesOf are the slices that belong to the Service in any state, sorted.
 func (c cluster) slicesOf(k Key) []Key {
-	var own []Key
+	own, ok := c.window.slices[k]
+	if ok {
+		return own
+	}
 	for _, sliceKey := range c.window.history.keys(Slices) {
 		if sliceKey.Namespace == k.Namespace && slices.ContainsFunc(c.window.versions(sliceKey), func(v any) bool {
 			l, ok := v.(*discoveryv1.EndpointSlice)
@@ -357,7 +360,9 @@ func (c cluster) slicesOf(k Key) []Key {
 			own = append(own, sliceKey)
 		}
 	}
-	return sorted(own)
+	own = sorted(own)
+	c.window.slices[k] = own
+	return own
 }
 
 // SystemLabel is the label of an address that has no hostname: the hex of the
