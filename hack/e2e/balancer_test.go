@@ -56,7 +56,7 @@ type flow struct {
 
 func startBalancer(t *testing.T) *balancer {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a bind does not wait
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,6 +122,7 @@ func (b *balancer) has(k *harness.KubeDNS) bool {
 
 // follow looks at every instance's readiness.
 func (b *balancer) follow(t *testing.T) {
+	t.Helper()
 	ticker := time.NewTicker(balancerPeriod)
 	defer ticker.Stop()
 	for {
@@ -259,7 +260,7 @@ func (b *balancer) join(client net.Conn) {
 	if instance == nil {
 		return
 	}
-	server, err := net.Dial("tcp", instance.kubeDNS.Addr) //nolint:noctx // on loopback it answers or refuses
+	server, err := net.Dial("tcp", instance.kubeDNS.Addr)
 	if err != nil {
 		return
 	}

@@ -69,6 +69,9 @@ type soaker struct {
 	rng     *rand.Rand // of what is written
 	world   soakWorld
 
+	busy      []soak.Key // see busyServices
+	busySince time.Time
+
 	configured time.Time // when the ConfigMap was last written without a mistake
 
 	faults  map[string]int
@@ -250,6 +253,7 @@ func soakExchange(conn *dns.Conn, q soakQuestion) (soak.Answer, error) {
 // watchReadiness looks at /readiness: kube-dns is ready, whatever becomes of the
 // API server.
 func (s *soaker) watchReadiness(ctx context.Context, t *testing.T) {
+	t.Helper()
 	ticker := time.NewTicker(500 * time.Millisecond)
 	defer ticker.Stop()
 	for {
@@ -270,6 +274,7 @@ func (s *soaker) watchReadiness(ctx context.Context, t *testing.T) {
 // check compares each answer with the model, once what was true then is known:
 // the audit log tells a moment later when kube-dns was heard.
 func (s *soaker) check(t *testing.T) {
+	t.Helper()
 	defer close(s.checked)
 	const later = 1500 * time.Millisecond
 	var read time.Time
@@ -343,6 +348,7 @@ func (s *soaker) churn(t *testing.T) {
 	)
 	start := time.Now()
 	end := start.Add(*soakFor)
+	never := end.Add(time.Hour)
 	long := *soakFor >= longSoak
 	// The first quiet moment of a short run is after its first fault, of a
 	// long one after a minute and a half.
@@ -350,7 +356,7 @@ func (s *soaker) churn(t *testing.T) {
 	if long {
 		nextOutage, nextQuiet = start.Add(20*time.Second), start.Add(90*time.Second)
 	}
-	pace := time.NewTicker(80 * time.Millisecond)
+	pace := time.NewTicker(soakPace)
 	defer pace.Stop()
 	outages := 0
 	for time.Now().Before(end) && !t.Failed() {
@@ -359,13 +365,13 @@ func (s *soaker) churn(t *testing.T) {
 		switch {
 		case now.After(nextQuiet):
 			s.quiet(t)
-			if nextQuiet = end; long {
+			if nextQuiet = never; long {
 				nextQuiet = time.Now().Add(30 * time.Second)
 			}
 		case now.After(nextOutage):
 			s.outage(t, outages, long)
 			outages++
-			if nextOutage = end; long {
+			if nextOutage = never; long {
 				nextOutage = time.Now().Add(time.Duration(30+s.rng.IntN(20)) * time.Second)
 			}
 		case now.After(nextFault):
@@ -398,15 +404,16 @@ func (s *soaker) fault(t *testing.T, name string, inject func() error) {
 func (s *soaker) outage(t *testing.T, n int, long bool) {
 	t.Helper()
 	// The API server's end comes first: a short run has one outage.
-	mode, name := harness.ProxyForward, ""
+	var mode harness.ProxyMode
+	var name string
 	switch n % 5 {
 	case 0:
-		s.apiServer(t, "API server killed", s.cluster.KillAPIServer, s.rng.IntN(2) == 0)
+		s.restart(t, "API server killed", s.cluster.KillAPIServer)
 		return
 	case 1:
 		mode, name = harness.ProxyRefuse, "connections refused"
 	case 2:
-		s.apiServer(t, "API server stopped", s.cluster.StopAPIServer, s.rng.IntN(2) == 0)
+		s.restart(t, "API server stopped", s.cluster.StopAPIServer)
 		return
 	case 3:
 		mode, name = harness.ProxySilent, "connections silent"
@@ -418,34 +425,35 @@ func (s *soaker) outage(t *testing.T, n int, long bool) {
 	if long {
 		lasts *= 3
 	}
-	pace := time.NewTicker(80 * time.Millisecond)
-	defer pace.Stop()
-	for end := time.Now().Add(lasts); time.Now().Before(end); <-pace.C {
-		s.write(t)
-	}
-	// It is over when kube-dns can connect: from then on what it asks counts.
-	if err := s.audit.Fault(func() error { s.proxy.SetMode(t, harness.ProxyForward); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	s.writeUnheard(t, lasts)
+	s.reconnect(t)
 }
 
-// apiServer ends the API server and starts it again. Connections to it are
-// refused meanwhile, or closed at once.
-func (s *soaker) apiServer(t *testing.T, name string, stop func() error, refuse bool) {
+// restart ends the API server and starts it again, once things have been
+// written that kube-dns did not hear of, and the next API server does not
+// remember either: kube-dns has to list. Connections are refused meanwhile, or
+// closed at once.
+func (s *soaker) restart(t *testing.T, name string, stop func() error) {
 	t.Helper()
-	s.fault(t, name, func() error {
-		if refuse {
-			s.proxy.SetMode(t, harness.ProxyRefuse)
-		}
-		return stop()
-	})
+	mode := pick(s.rng, harness.ProxyRefuse, harness.ProxyClose)
+	s.fault(t, name, func() error { s.proxy.SetMode(t, mode); return nil })
+	s.writeUnheard(t, time.Second)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.cluster.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if refuse {
-		s.proxy.SetMode(t, harness.ProxyForward)
-	}
+	s.reconnect(t)
 	s.stall.Watch(append(s.cluster.PIDs(), s.kubeDNS.PID())...)
+}
+
+// reconnect ends an outage: what kube-dns asks for from then on counts.
+func (s *soaker) reconnect(t *testing.T) {
+	t.Helper()
+	if err := s.audit.Fault(func() error { s.proxy.SetMode(t, harness.ProxyForward); return nil }); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // relisted looks whether kube-dns hears of everything again in time.

@@ -34,6 +34,9 @@ var (
 	}
 )
 
+// soakPace is the time between two writes.
+const soakPace = 80 * time.Millisecond
+
 const (
 	soakServices    = 8  // of a Namespace
 	soakSlices      = 3  // of a Service, the last with IPv6 addresses
@@ -186,7 +189,7 @@ func (s *soaker) adopt(t *testing.T) {
 // write changes one object, or two, as chance has it.
 func (s *soaker) write(t *testing.T) {
 	t.Helper()
-	k := pick(s.rng, s.world.services...)
+	k := pick(s.rng, s.busyServices()...)
 	old, _ := s.history.Now(k).(*corev1.Service)
 	switch n := s.rng.IntN(100); {
 	case old == nil && n < 60:
@@ -199,12 +202,68 @@ func (s *soaker) write(t *testing.T) {
 		s.putService(t, "make a Service again", k, s.service(k))
 	case n < 24 && old != nil:
 		s.changeService(t, k, old)
-	case n < 92:
+	case n < 96:
 		s.writeSlice(t, k)
-	case n < 97:
-		s.configure(t, pick(s.rng, s.world.upstreams...))
+	case time.Since(s.configured) < 5*time.Second:
+		// What was written first is to be seen for a while.
+	case n < 99:
+		i := slices.Index(s.world.upstreams, s.history.Now(soakConfigMap).(string))
+		s.configure(t, s.world.upstreams[1-i])
 	default:
 		s.misconfigure(t)
+	}
+}
+
+// busyServices are those that are written to for now: one half, and another one
+// every 8 s. The others rest, so that what was missed of them stays to be seen
+// and is not made good by the next event. While kube-dns is cut off, and for as
+// long after, they stay the same.
+func (s *soaker) busyServices() []soak.Key {
+	const lasts = 8 * time.Second
+	now := time.Now()
+	for _, r := range soak.Resources {
+		if !s.history.CutSince(r).IsZero() {
+			s.busySince = now
+		}
+	}
+	if len(s.busy) == 0 || now.Sub(s.busySince) > lasts {
+		s.busySince = now
+		s.busy = slices.Clone(s.world.services)
+		s.rng.Shuffle(len(s.busy), func(i, j int) { s.busy[i], s.busy[j] = s.busy[j], s.busy[i] })
+		s.busy = s.busy[:len(s.busy)/2]
+	}
+	return s.busy
+}
+
+// writeUnheard writes for a while, as it is when kube-dns is cut off. At the end
+// a Service that has rested goes, and all of its slices: nothing that is left
+// has kube-dns look at it again, but that it is gone.
+func (s *soaker) writeUnheard(t *testing.T, lasts time.Duration) {
+	t.Helper()
+	pace := time.NewTicker(soakPace)
+	defer pace.Stop()
+	for end := time.Now().Add(lasts); time.Now().Before(end); <-pace.C {
+		s.write(t)
+	}
+	busy := s.busyServices()
+	for _, i := range s.rng.Perm(len(s.world.services)) {
+		k := s.world.services[i]
+		// A headless one may have no records that could stay.
+		o, ok := s.history.Now(k).(*corev1.Service)
+		if !ok || o.Spec.ClusterIP == corev1.ClusterIPNone || slices.Contains(busy, k) {
+			continue
+		}
+		s.deleteService(t, k)
+		for _, other := range s.world.services {
+			for n := range soakSlices {
+				sliceKey := soakSliceKey(other, n)
+				o, ok := s.history.Now(sliceKey).(*discoveryv1.EndpointSlice)
+				if ok && other.Namespace == k.Namespace && o.Labels[discoveryv1.LabelServiceName] == k.Name {
+					s.deleteSlice(t, sliceKey)
+				}
+			}
+		}
+		return
 	}
 }
 
@@ -381,8 +440,15 @@ func (s *soaker) writeSlice(t *testing.T, service soak.Key) {
 		o.Labels, o.Endpoints, o.Ports = fresh.Labels, fresh.Endpoints, fresh.Ports
 		s.putSlice(t, "replace a slice", k, o)
 	case c < 28:
-		other := fmt.Sprintf("s%d", s.rng.IntN(soakServices))
-		o.Labels = map[string]string{discoveryv1.LabelServiceName: other}
+		other := service
+		for _, k := range s.busyServices() {
+			if k.Namespace == service.Namespace && (other == service || s.rng.IntN(3) == 0) {
+				other = k
+			}
+		}
+		o.Labels = map[string]string{discoveryv1.LabelServiceName: other.Name}
+		// Nothing else has kube-dns look at the one that it leaves.
+		s.busy = slices.DeleteFunc(s.busy, func(k soak.Key) bool { return k == service })
 		s.putSlice(t, "give a slice to another Service", k, o)
 	case c < 38:
 		o.Ports = s.slicePorts()
@@ -505,7 +571,7 @@ func (s *soaker) configure(t *testing.T, upstream string) {
 // for what kube-dns has read, so it must have read the one before.
 func (s *soaker) misconfigure(t *testing.T) {
 	t.Helper()
-	if !s.history.CutSince(soak.ConfigMaps).IsZero() || time.Since(s.configured) < 5*time.Second {
+	if !s.history.CutSince(soak.ConfigMaps).IsZero() {
 		return
 	}
 	s.writes["misconfigure"]++

@@ -15,7 +15,7 @@ const (
 	// follows an outage what was replaced during the outage may be answered.
 	Relist = 2 * time.Second
 	// MaxExcuse is the most that waiting for a processor may add to either.
-	MaxExcuse = 4 * time.Second
+	MaxExcuse = 1500 * time.Millisecond
 )
 
 // A Resource is a kind of object that is watched by itself: "services".
@@ -35,6 +35,10 @@ var Resources = []Resource{Services, Slices, ConfigMaps}
 type Key struct {
 	Resource        Resource
 	Namespace, Name string
+
+	// of is the Service that a slice is read for: one that belongs to another
+	// is as good as none.
+	of string
 }
 
 // String is "services ns/name".
@@ -316,7 +320,20 @@ func (w *window) versions(k Key) []any {
 	if all, ok := w.cache[k]; ok {
 		return all
 	}
-	all := w.history.versions(k, w.asked, w.answered, w.rule)
+	whole := k
+	whole.of = ""
+	var all []any
+	seen := map[string]bool{}
+	for _, v := range w.history.versions(whole, w.asked, w.answered, w.rule) {
+		if k.of != "" && !belongs(v, k.of) {
+			v = nil
+		}
+		// What makes no difference is not tried twice.
+		if what := content(v); !seen[what] {
+			seen[what] = true
+			all = append(all, v)
+		}
+	}
 	w.cache[k] = all
 	return all
 }

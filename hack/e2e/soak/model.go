@@ -62,7 +62,7 @@ func Rules() []string {
 }
 
 // maxStates is how many states are tried for one answer.
-const maxStates = 5000
+const maxStates = 2000
 
 // Check tells whether got is a right answer to a question that was asked and
 // answered at these moments. Every write that was begun before it was answered
@@ -79,9 +79,10 @@ func (m *Model) Check(q dns.Question, asked, answered time.Time, got Answer) Ver
 		}
 		v.Right, v.Undecided, v.Rule, v.Wants = right || !complete, !right && !complete, i, wants
 		for k := range w.cache {
+			k.of = ""
 			v.Objects = append(v.Objects, k)
 		}
-		slices.SortFunc(v.Objects, func(a, b Key) int { return strings.Compare(a.String(), b.String()) })
+		v.Objects = slices.Compact(sorted(v.Objects))
 		break
 	}
 	return v
@@ -309,7 +310,7 @@ func (c cluster) service(k Key) *service {
 	r.headless = true
 	for _, sliceKey := range c.slicesOf(k) {
 		l, ok := c.get(sliceKey).(*discoveryv1.EndpointSlice)
-		if !ok || l.Labels[discoveryv1.LabelServiceName] != k.Name {
+		if !ok {
 			continue
 		}
 		for _, e := range l.Endpoints {
@@ -353,16 +354,50 @@ func (c cluster) slicesOf(k Key) []Key {
 		return own
 	}
 	for _, sliceKey := range c.window.history.keys(Slices) {
-		if sliceKey.Namespace == k.Namespace && slices.ContainsFunc(c.window.versions(sliceKey), func(v any) bool {
-			l, ok := v.(*discoveryv1.EndpointSlice)
-			return ok && l.Labels[discoveryv1.LabelServiceName] == k.Name
-		}) {
+		sliceKey.of = k.Name
+		if sliceKey.Namespace == k.Namespace && slices.ContainsFunc(c.window.versions(sliceKey), func(v any) bool { return v != nil }) {
 			own = append(own, sliceKey)
 		}
 	}
 	own = sorted(own)
 	c.window.slices[k] = own
 	return own
+}
+
+// belongs tells whether v is a slice of the Service.
+func belongs(v any, service string) bool {
+	l, ok := v.(*discoveryv1.EndpointSlice)
+	return ok && l.Labels[discoveryv1.LabelServiceName] == service
+}
+
+// content is all that a record is made from, to be compared.
+func content(v any) string {
+	var b strings.Builder
+	switch o := v.(type) {
+	case *corev1.Service:
+		fmt.Fprintf(&b, "%s %s %q %q %v", o.Spec.Type, o.Spec.ClusterIP, o.Spec.ClusterIPs, o.Spec.ExternalName, o.Spec.PublishNotReadyAddresses)
+		for _, p := range o.Spec.Ports {
+			fmt.Fprintf(&b, " %s/%s:%d", p.Name, p.Protocol, p.Port)
+		}
+	case *discoveryv1.EndpointSlice:
+		b.WriteString(o.Labels[discoveryv1.LabelServiceName])
+		for _, e := range o.Endpoints {
+			fmt.Fprintf(&b, " %q=%s %v", e.Addresses, deref(e.Hostname), e.Conditions.Ready == nil || *e.Conditions.Ready)
+		}
+		for _, p := range o.Ports {
+			fmt.Fprintf(&b, " %s/%s:%d", deref(p.Name), deref(p.Protocol), deref(p.Port))
+		}
+	default:
+		fmt.Fprint(&b, o)
+	}
+	return b.String()
+}
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
 }
 
 // SystemLabel is the label of an address that has no hostname: the hex of the
@@ -452,7 +487,7 @@ func (c cluster) lookup(name string, qtype uint16) (found bool, records []string
 		return false, nil, ""
 	}
 	n := len(labels)
-	s := c.service(Key{Services, labels[n-1], labels[n-2]})
+	s := c.service(Key{Resource: Services, Namespace: labels[n-1], Name: labels[n-2]})
 	if s == nil || s.headless && len(s.hosts) == 0 {
 		return false, nil, ""
 	}

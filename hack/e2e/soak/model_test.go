@@ -58,12 +58,12 @@ func slice(service string, endpoints ...string) *discoveryv1.EndpointSlice {
 }
 
 var (
-	web    = Key{Services, "shop", "web"}
-	db     = Key{Services, "shop", "db"}
-	alias  = Key{Services, "shop", "alias"}
-	dbX    = Key{Slices, "shop", "db-x"}
-	dbY    = Key{Slices, "shop", "db-y"}
-	config = Key{ConfigMaps, "kube-system", "kube-dns"}
+	web    = Key{Resource: Services, Namespace: "shop", Name: "web"}
+	db     = Key{Resource: Services, Namespace: "shop", Name: "db"}
+	alias  = Key{Resource: Services, Namespace: "shop", Name: "alias"}
+	dbX    = Key{Resource: Slices, Namespace: "shop", Name: "db-x"}
+	dbY    = Key{Resource: Slices, Namespace: "shop", Name: "db-y"}
+	config = Key{Resource: ConfigMaps, Namespace: "kube-system", Name: "kube-dns"}
 )
 
 func newModel() *Model {
@@ -101,11 +101,11 @@ func TestAnswers(t *testing.T) {
 	set(h, dbX, 0, slice("db", "10.0.0.1=db-0", "!10.0.0.2"))
 	set(h, dbY, 0, slice("db", "10.0.0.3", "10.0.0.1=db-0"))
 	set(h, alias, 0, externalName("docs.example.org"))
-	set(h, Key{Services, "shop", "inner"}, 0, externalName("web.shop.svc.cluster.local"))
-	set(h, Key{Services, "shop", "self"}, 0, externalName("self.shop.svc.cluster.local"))
-	set(h, Key{Services, "shop", "lost"}, 0, externalName("nosuch.shop.svc.cluster.local"))
-	set(h, Key{Services, "shop", "literal"}, 0, externalName("192.0.2.9"))
-	set(h, Key{Services, "shop", "empty"}, 0, headless())
+	set(h, Key{Resource: Services, Namespace: "shop", Name: "inner"}, 0, externalName("web.shop.svc.cluster.local"))
+	set(h, Key{Resource: Services, Namespace: "shop", Name: "self"}, 0, externalName("self.shop.svc.cluster.local"))
+	set(h, Key{Resource: Services, Namespace: "shop", Name: "lost"}, 0, externalName("nosuch.shop.svc.cluster.local"))
+	set(h, Key{Resource: Services, Namespace: "shop", Name: "literal"}, 0, externalName("192.0.2.9"))
+	set(h, Key{Resource: Services, Namespace: "shop", Name: "empty"}, 0, headless())
 	set(h, config, 0, "192.0.2.1:53")
 	label := SystemLabel(netip.MustParseAddr("10.0.0.3"))
 	for _, tt := range []struct {
