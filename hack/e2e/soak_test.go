@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -359,10 +360,21 @@ func (s *soaker) churn(t *testing.T) {
 	pace := time.NewTicker(soakPace)
 	defer pace.Stop()
 	outages := 0
-	for time.Now().Before(end) && !t.Failed() {
+	// After an outage no other fault is made until kube-dns has heard of
+	// everything for a while: what it missed is to be seen.
+	const calm = 6 * time.Second
+	var recovering bool
+	var unheard time.Time
+	for (time.Now().Before(end) || recovering) && !t.Failed() {
 		<-pace.C
 		now := time.Now()
+		if s.isCut() {
+			unheard = now
+		}
+		recovering = recovering && now.Sub(unheard) < calm
 		switch {
+		case recovering:
+			s.write(t)
 		case now.After(nextQuiet):
 			s.quiet(t)
 			if nextQuiet = never; long {
@@ -371,6 +383,7 @@ func (s *soaker) churn(t *testing.T) {
 		case now.After(nextOutage):
 			s.outage(t, outages, long)
 			outages++
+			recovering, unheard = true, time.Now()
 			if nextOutage = never; long {
 				nextOutage = time.Now().Add(time.Duration(30+s.rng.IntN(20)) * time.Second)
 			}
@@ -454,6 +467,11 @@ func (s *soaker) reconnect(t *testing.T) {
 	if err := s.audit.Fault(func() error { s.proxy.SetMode(t, harness.ProxyForward); return nil }); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// isCut tells whether kube-dns does not hear of something.
+func (s *soaker) isCut() bool {
+	return slices.ContainsFunc(soak.Resources, func(r soak.Resource) bool { return !s.history.CutSince(r).IsZero() })
 }
 
 // relisted looks whether kube-dns hears of everything again in time.
