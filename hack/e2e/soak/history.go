@@ -3,6 +3,7 @@ package soak
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -47,6 +48,7 @@ func (k Key) String() string { return fmt.Sprintf("%s %s/%s", k.Resource, k.Name
 // version is one state of an object.
 type version struct {
 	value    any       // nil where it was absent; nobody changes it
+	content  string    // see content
 	from     time.Time // when the write call was begun
 	replaced time.Time // when the write call that replaced it returned; zero before
 }
@@ -104,9 +106,9 @@ func (h *History) note(k Key, value any, begun, returned time.Time) {
 		all[n-1].replaced = returned
 	} else {
 		// Before it was ever written it was absent.
-		all = append(all, version{replaced: returned})
+		all = append(all, version{content: content(nil), replaced: returned})
 	}
-	h.objects[k] = append(all, version{value: value, from: begun})
+	h.objects[k] = append(all, version{value: value, content: content(value), from: begun})
 }
 
 // Settle waits until every write call that was begun before t has returned.
@@ -231,15 +233,19 @@ func (h *History) excused(from, until time.Time, by rule) time.Time {
 }
 
 // versions are the values that the object may be answered with in [asked,
-// answered], the newest first.
+// answered], the newest first, each that differs once. Where k is a slice read
+// for a Service, one that belongs to another is nil.
 func (h *History) versions(k Key, asked, answered time.Time, by rule) []any {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := h.objects[k]
+	whole := k
+	whole.of = ""
+	all := h.objects[whole]
 	if len(all) == 0 {
 		return []any{nil}
 	}
 	var values []any
+	seen := make([]string, 0, 8) // there are few
 	for i := len(all) - 1; i >= 0; i-- {
 		v := &all[i]
 		if v.from.After(answered) {
@@ -248,7 +254,14 @@ func (h *History) versions(k Key, asked, answered time.Time, by rule) []any {
 		if !v.replaced.IsZero() && h.answerableUntil(k.Resource, v.replaced, asked, by).Before(asked) {
 			break // the older ones were replaced before
 		}
-		values = append(values, v.value)
+		value, what := v.value, v.content
+		if k.of != "" && !belongs(value, k.of) {
+			value, what = nil, all[0].content
+		}
+		if !slices.Contains(seen, what) {
+			seen = append(seen, what)
+			values = append(values, value)
+		}
 	}
 	return values
 }
@@ -310,32 +323,42 @@ type window struct {
 	rule            rule
 	cache           map[Key][]any
 	slices          map[Key][]Key // by Service
+	// reduce tells whether a version of a slice can be part of the answer, and
+	// in what it differs from others; nil for all.
+	reduce func(k Key, v any) (what string, possible bool)
 }
 
 func newWindow(h *History, asked, answered time.Time, by rule) *window {
-	return &window{h, asked, answered, by, map[Key][]any{}, map[Key][]Key{}}
+	return &window{history: h, asked: asked, answered: answered, rule: by, cache: map[Key][]any{}, slices: map[Key][]Key{}}
 }
 
 func (w *window) versions(k Key) []any {
 	if all, ok := w.cache[k]; ok {
 		return all
 	}
-	whole := k
-	whole.of = ""
-	var all []any
-	seen := map[string]bool{}
-	for _, v := range w.history.versions(whole, w.asked, w.answered, w.rule) {
-		if k.of != "" && !belongs(v, k.of) {
-			v = nil
-		}
-		// What makes no difference is not tried twice.
-		if what := content(v); !seen[what] {
-			seen[what] = true
-			all = append(all, v)
-		}
+	all := w.history.versions(k, w.asked, w.answered, w.rule)
+	if k.of != "" && len(all) > 1 && w.reduce != nil {
+		all = w.reduced(k, all)
 	}
 	w.cache[k] = all
 	return all
+}
+
+// reduced leaves away what cannot be part of the answer, and of those that make
+// no difference to it all but one. One at least is left.
+func (w *window) reduced(k Key, all []any) []any {
+	var left []any
+	seen := map[string]bool{}
+	for _, v := range all {
+		if what, possible := w.reduce(k, v); possible && !seen[what] {
+			seen[what] = true
+			left = append(left, v)
+		}
+	}
+	if len(left) == 0 {
+		return all[:1]
+	}
+	return left
 }
 
 // each calls f once for each choice of versions of the objects that f reads

@@ -69,23 +69,39 @@ const maxStates = 2000
 // must have settled.
 func (m *Model) Check(q dns.Question, asked, answered time.Time, got Answer) Verdict {
 	name := strings.ToLower(q.Name)
+	// Nearly every answer is right by the first rule. Of the others, the last
+	// rule decides, and those between say how old it is.
+	last := len(rules) - 1
 	var v Verdict
-	for i, by := range rules {
-		w := newWindow(m.History, asked, answered, by)
+	for _, i := range slices.Concat([]int{0, last}, between(1, last)) {
+		w := newWindow(m.History, asked, answered, rules[i])
 		s := &states{model: m, window: w}
 		right, complete, wants := s.match(name, q.Qtype, got)
-		if !right && i < len(rules)-1 {
-			continue
+		if i == last {
+			v = Verdict{Right: right || !complete, Undecided: !right && !complete, Rule: last, Wants: wants}
+			for k := range w.cache {
+				k.of = ""
+				v.Objects = append(v.Objects, k)
+			}
+			v.Objects = slices.Compact(sorted(v.Objects))
+			if !right {
+				return v
+			}
 		}
-		v.Right, v.Undecided, v.Rule, v.Wants = right || !complete, !right && !complete, i, wants
-		for k := range w.cache {
-			k.of = ""
-			v.Objects = append(v.Objects, k)
+		if right && i != last {
+			return Verdict{Right: true, Rule: i}
 		}
-		v.Objects = slices.Compact(sorted(v.Objects))
-		break
 	}
 	return v
+}
+
+// between are the numbers from first to before end.
+func between(first, end int) []int {
+	var all []int
+	for i := first; i < end; i++ {
+		all = append(all, i)
+	}
+	return all
 }
 
 // states are those of the cluster in a window.
@@ -97,6 +113,7 @@ type states struct {
 // match looks for a state that gives the answer. complete is whether it has
 // looked at all.
 func (s *states) match(name string, qtype uint16, got Answer) (right, complete bool, wants []string) {
+	s.window.reduce = func(k Key, v any) (string, bool) { return s.alone(k, v, name, qtype, got) }
 	if each := s.union(name, qtype); each != nil {
 		return s.matchUnion(name, each, got)
 	}
@@ -113,6 +130,60 @@ func (s *states) match(name string, qtype uint16, got Answer) (right, complete b
 		return !right
 	})
 	return right, complete, wants
+}
+
+// alone answers a question from one version of a slice, as if the Service k.of
+// were headless and had no other. Answers from several slices are the union of
+// those from each, but for two things: an address that has a hostname in one
+// loses the PTR record of its label in all, and an SRV record brings the
+// addresses that other slices have for its target. So what has a record that
+// got does not have is not possible, but for PTR, and what gives the same
+// answers makes no difference, but for SRV.
+func (s *states) alone(k Key, v any, name string, qtype uint16, got Answer) (what string, possible bool) {
+	serviceKey := Key{Resource: Services, Namespace: k.Namespace, Name: k.of}
+	own := fmt.Sprintf("%s.%s.svc.%s", k.of, k.Namespace, s.model.Zone)
+	var answers []Answer
+	for _, all := range []bool{false, true} {
+		service := &corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, PublishNotReadyAddresses: all}}
+		c := cluster{states: s, only: &k, get: func(read Key) any {
+			switch read {
+			case k:
+				return v
+			case serviceKey:
+				return service
+			}
+			return nil
+		}}
+		var a Answer
+		if each := s.union(name, qtype); each != nil {
+			a.Records = each(c, serviceKey)
+			slices.Sort(a.Records)
+		} else {
+			at := name
+			if name != own && !strings.HasSuffix(name, "."+own) {
+				at = own // at the end of a chain
+			}
+			a = c.answer(at, qtype)
+		}
+		answers = append(answers, a)
+	}
+	possible = true
+	if qtype != dns.TypePTR {
+		have := map[string]bool{exists: got.Rcode != dns.RcodeNameError}
+		for _, r := range got.Records {
+			have[r] = true
+		}
+		for _, r := range answers[0].Records {
+			possible = possible && have[r]
+		}
+		if got.Rcode == dns.RcodeNameError && s.union(name, qtype) == nil {
+			possible = possible && answers[0].Rcode == dns.RcodeNameError
+		}
+	}
+	if qtype == dns.TypeSRV {
+		return content(v), possible
+	}
+	return answers[0].String() + answers[1].String(), possible
 }
 
 // union returns, for a question whose answer is the union of what each Service
@@ -252,7 +323,8 @@ func sorted(keys []Key) []Key {
 // cluster is one state.
 type cluster struct {
 	*states
-	get func(Key) any
+	get  func(Key) any
+	only *Key // the one slice that there is; nil where the window has them
 }
 
 // service is what is made of a Service, for DNS.
@@ -349,6 +421,9 @@ func (c cluster) service(k Key) *service {
 
 // slicesOf are the slices that belong to the Service in any state, sorted.
 func (c cluster) slicesOf(k Key) []Key {
+	if c.only != nil {
+		return []Key{*c.only}
+	}
 	own, ok := c.window.slices[k]
 	if ok {
 		return own

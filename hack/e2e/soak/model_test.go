@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -257,6 +258,56 @@ func TestMixtures(t *testing.T) {
 			}
 			if v := m.Check(q, at(5500), at(5501), got); v.Right != tt.right {
 				t.Errorf("%s: %v is right: %v, want %v; wants %q", name, tt.addresses, v.Right, tt.right, v.Wants)
+			}
+		}
+	}
+}
+
+// TestManyStates has a Service whose four slices change so often in an outage
+// that there are more states than could be tried one after the other.
+func TestManyStates(t *testing.T) {
+	m := newModel()
+	set(m.History, db, 0, headless())
+	m.History.Cut(Services, at(1000))
+	m.History.Cut(Slices, at(1000))
+	for i := range 4 {
+		k := Key{Resource: Slices, Namespace: "shop", Name: fmt.Sprintf("db-%d", i)}
+		for j := range 20 {
+			set(m.History, k, 1000+100*j+i, slice("db", fmt.Sprintf("10.%d.0.%d=h", i, j+1)))
+		}
+	}
+	for _, tt := range []struct {
+		q dns.Question
+	}{
+		{dns.Question{Name: "db.shop.svc.cluster.local.", Qtype: dns.TypeA}},
+		{dns.Question{Name: "h.db.shop.svc.cluster.local.", Qtype: dns.TypeA}},
+		{dns.Question{Name: "*.shop.svc.cluster.local.", Qtype: dns.TypeA}},
+		{dns.Question{Name: "_http._tcp.db.shop.svc.cluster.local.", Qtype: dns.TypeSRV}},
+	} {
+		for _, c := range []struct {
+			addresses []string
+			right     bool
+		}{
+			{[]string{"10.0.0.20", "10.1.0.1", "10.2.0.7", "10.3.0.20"}, true},
+			{[]string{"10.0.0.20", "10.1.0.1", "10.1.0.2", "10.3.0.20"}, false},
+			{[]string{"10.0.0.20", "10.1.0.1", "10.2.0.21", "10.3.0.20"}, false},
+		} {
+			got := Answer{Authoritative: true}
+			for _, a := range c.addresses {
+				if tt.q.Qtype == dns.TypeSRV {
+					got.Records = append(got.Records, "+ "+record("h.db.shop.svc."+zone, dns.TypeA, a))
+				} else {
+					got.Records = append(got.Records, record(tt.q.Name, dns.TypeA, a))
+				}
+			}
+			if tt.q.Qtype == dns.TypeSRV {
+				got.Records = append(got.Records, record(tt.q.Name, dns.TypeSRV, "8080 h.db.shop.svc."+zone))
+			}
+			slices.Sort(got.Records)
+			v := m.Check(tt.q, at(5000), at(5001), got)
+			undecided := false
+			if !undecided && (v.Right != c.right || v.Undecided) {
+				t.Errorf("%s %v: right is %v, undecided %v, want right %v", tt.q.Name, c.addresses, v.Right, v.Undecided, c.right)
 			}
 		}
 	}
