@@ -60,6 +60,15 @@ e2e: ## Run the end-to-end tests against a real kube-apiserver and etcd, built o
 	@hack/e2e/controlplane.sh >/dev/null
 	cd hack/e2e && $(GO) test -race -shuffle=on -timeout 30m $(E2EFLAGS) ./...
 
+# How long `make soak` changes the cluster, and the seed of its choices.
+SOAK_SECONDS ?= 600
+SEED ?= 0
+
+.PHONY: soak
+soak: ## Change a cluster at random under load and check every answer in time, for SOAK_SECONDS (600) from SEED
+	@hack/e2e/controlplane.sh >/dev/null
+	cd hack/e2e && $(GO) test -race -count=1 -timeout $$(($(SOAK_SECONDS) + 900))s -v -run '^TestSoak$$' . -soak=$(SOAK_SECONDS)s -seed=$(SEED)
+
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Run golangci-lint on every module
 	@for module in $(OWN_MODULES); do \

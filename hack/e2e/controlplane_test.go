@@ -67,10 +67,10 @@ func cluster(t *testing.T) *harness.ControlPlane {
 }
 
 // ownCluster returns a control plane of the test's own, to be stopped and
-// started at will.
-func ownCluster(t *testing.T) *harness.ControlPlane {
+// started at will. apiArgs are more flags of the API server.
+func ownCluster(t *testing.T, apiArgs ...string) *harness.ControlPlane {
 	t.Helper()
-	c, err := harness.StartControlPlane(t.Context(), t.TempDir())
+	c, err := harness.StartControlPlane(t.Context(), t.TempDir(), apiArgs...)
 	usable(t, err)
 	t.Cleanup(c.Stop)
 	return c

@@ -54,6 +54,7 @@ type ControlPlane struct {
 	URL string
 
 	dir                   string
+	apiArgs               []string
 	etcdPath, apiPath     string
 	etcdPort, etcdPeer    int
 	apiPort               int
@@ -65,8 +66,8 @@ type ControlPlane struct {
 
 // StartControlPlane starts etcd and kube-apiserver with their data in dir and
 // returns once both are ready. The error is ErrNotBuilt where the binaries are
-// missing. Call Stop, whatever comes.
-func StartControlPlane(ctx context.Context, dir string) (*ControlPlane, error) {
+// missing. Call Stop, whatever comes. apiArgs are more flags of the API server.
+func StartControlPlane(ctx context.Context, dir string, apiArgs ...string) (*ControlPlane, error) {
 	etcdPath, apiPath, err := controlPlaneBinaries(ctx)
 	if err != nil {
 		return nil, err
@@ -80,6 +81,7 @@ func StartControlPlane(ctx context.Context, dir string) (*ControlPlane, error) {
 	c := &ControlPlane{
 		URL:      "https://127.0.0.1:" + strconv.Itoa(ports[2]),
 		dir:      dir,
+		apiArgs:  apiArgs,
 		etcdPath: etcdPath, apiPath: apiPath,
 		etcdPort: ports[0], etcdPeer: ports[1], apiPort: ports[2],
 		adminToken: hex.EncodeToString(token),
@@ -174,7 +176,7 @@ func (c *ControlPlane) StartEtcd(ctx context.Context) error {
 // StartAPIServer starts the API server, which must not be running, on the data
 // and port it had before, and waits until it is ready.
 func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
-	p, err := start(c.apiserverLog, nil, c.apiPath,
+	args := []string{
 		"--etcd-servers", fmt.Sprintf("http://127.0.0.1:%d", c.etcdPort),
 		"--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1",
 		"--secure-port", strconv.Itoa(c.apiPort),
@@ -192,7 +194,9 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 		// Watches end cleanly when it is stopped, and soon.
 		"--shutdown-delay-duration", "0s",
 		"--shutdown-send-retry-after",
-		"--shutdown-watch-termination-grace-period", "1s")
+		"--shutdown-watch-termination-grace-period", "1s",
+	}
+	p, err := start(c.apiserverLog, nil, c.apiPath, append(args, c.apiArgs...)...)
 	if err != nil {
 		return err
 	}
@@ -261,6 +265,9 @@ func (c *ControlPlane) await(ctx context.Context, p *Process, what string, check
 	}
 	return nil
 }
+
+// PIDs are the numbers of the processes that were started last.
+func (c *ControlPlane) PIDs() []int { return []int{c.etcd.PID(), c.apiserver.PID()} }
 
 // KillAPIServer ends the API server as kill -9 does.
 func (c *ControlPlane) KillAPIServer() error { return c.apiserver.Stop(syscall.SIGKILL) }
