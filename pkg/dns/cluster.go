@@ -201,8 +201,11 @@ func (c *cluster) list(ctx context.Context, client rest.Interface, resource stri
 		all.ResourceVersion = list.GetResourceVersion()
 		if o.Continue = list.GetContinue(); o.Continue == "" {
 			if first {
-				for _, key := range c.first.end(resource) {
-					c.touch(key)
+				if stale, both := c.first.end(resource); both {
+					for _, key := range stale {
+						c.touch(key)
+					}
+					close(c.first.all)
 				}
 			}
 			select {
@@ -370,17 +373,24 @@ func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
 			if initial && c.first.has(obj) {
 				return
 			}
-			if s, ok := obj.(*service); ok && !initial {
-				kd.measure(treecache.Key{Namespace: s.Namespace, Name: s.Name}, s.created)
+			if !initial {
+				c.first.handOver(resourceServices)
+				if s, ok := obj.(*service); ok {
+					kd.measure(treecache.Key{Namespace: s.Namespace, Name: s.Name}, s.created)
+				}
 			}
 			kd.touchService(obj)
 		},
 		UpdateFunc: func(old, obj any) {
+			c.first.handOver(resourceServices)
 			if old != obj { // else it was listed again, see known
 				kd.touchService(obj)
 			}
 		},
-		DeleteFunc: kd.touchService,
+		DeleteFunc: func(obj any) {
+			c.first.handOver(resourceServices)
+			kd.touchService(obj)
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("watching services: %w", err)
@@ -391,11 +401,13 @@ func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
 				return
 			}
 			if !initial {
+				c.first.handOver(resourceSlices)
 				c.measureSlice(kd, obj)
 			}
 			kd.touchSlice(obj)
 		},
 		UpdateFunc: func(old, obj any) {
+			c.first.handOver(resourceSlices)
 			if old == obj {
 				return
 			}
@@ -403,7 +415,10 @@ func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
 			kd.touchSlice(old) // it may have belonged to another Service
 			kd.touchSlice(obj)
 		},
-		DeleteFunc: kd.touchSlice,
+		DeleteFunc: func(obj any) {
+			c.first.handOver(resourceSlices)
+			kd.touchSlice(obj)
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("watching endpointslices: %w", err)

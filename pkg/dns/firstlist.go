@@ -18,7 +18,8 @@ type firstList struct {
 	nslices  int
 	stale    map[treecache.Key]struct{} // Services of a list that did not come to its end
 	ended    map[string]bool            // by resource
-	all      chan struct{}              // closed once both have ended
+	all      chan struct{}              // closed by whoever end told that both have ended
+	handed   map[string]bool            // by resource, see handOver
 	gone     bool
 }
 
@@ -29,6 +30,7 @@ func newFirstList() *firstList {
 		stale:    map[treecache.Key]struct{}{},
 		ended:    map[string]bool{},
 		all:      make(chan struct{}),
+		handed:   map[string]bool{},
 	}
 }
 
@@ -76,20 +78,20 @@ func (f *firstList) add(obj any) (key treecache.Key, ok bool) {
 }
 
 // end is called at the end of a list that begin has called a first one. It
-// returns the Services that are to be looked at again.
-func (f *firstList) end(resource string) (stale []treecache.Key) {
+// tells whether both lists have ended; then the caller has the stale Services
+// looked at again, and closes all.
+func (f *firstList) end(resource string) (stale []treecache.Key, both bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ended[resource] = true
 	if !f.ended[resourceServices] || !f.ended[resourceSlices] {
-		return nil
+		return nil, false
 	}
 	for key := range f.stale {
 		stale = append(stale, key)
 	}
 	f.stale = nil
-	close(f.all)
-	return stale
+	return stale, true
 }
 
 // listed tells whether the resource has been listed once.
@@ -113,6 +115,15 @@ func (f *firstList) has(obj any) bool {
 	return false
 }
 
+// handOver is called with the first event after those of the first list: from
+// then on the informer's store is what counts, a moment before the informer
+// says that it has synced.
+func (f *firstList) handOver(resource string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.handed[resource] = true
+}
+
 // drop lets go of everything.
 func (f *firstList) drop() {
 	f.mu.Lock()
@@ -120,20 +131,21 @@ func (f *firstList) drop() {
 	f.gone, f.services, f.slices, f.nslices = true, nil, nil, 0
 }
 
-// service is the Service of that name, or nil. ok is false once all is let go
-// of, as with the methods below.
+// service is the Service of that name, or nil. ok is false once the resource is
+// handed over or all is let go of, as with the methods below.
 func (f *firstList) service(key treecache.Key) (s *service, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.services[key], !f.gone
+	return f.services[key], f.holds(resourceServices)
 }
 
 func (f *firstList) slicesOf(key treecache.Key) (s []*slice, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Clone(f.slices[key]), !f.gone
+	return slices.Clone(f.slices[key]), f.holds(resourceSlices)
 }
 
+// counts is for people to read; ok is false only once all is let go of.
 func (f *firstList) counts() (services, slices int, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,7 +158,7 @@ func (f *firstList) allServices() (all []*service, ok bool) {
 	for _, s := range f.services {
 		all = append(all, s)
 	}
-	return all, !f.gone
+	return all, f.holds(resourceServices)
 }
 
 func (f *firstList) allSlices() (all []*slice, ok bool) {
@@ -155,5 +167,8 @@ func (f *firstList) allSlices() (all []*slice, ok bool) {
 	for _, s := range f.slices {
 		all = append(all, s...)
 	}
-	return all, !f.gone
+	return all, f.holds(resourceSlices)
 }
+
+// holds tells whether what is here counts; f is locked.
+func (f *firstList) holds(resource string) bool { return !f.gone && !f.handed[resource] }

@@ -97,7 +97,9 @@ func TestFirstList(t *testing.T) {
 	if services, slices, ok := f.counts(); services != 1 || slices != 2 || !ok {
 		t.Errorf("counts() = %d, %d, %v", services, slices, ok)
 	}
-	f.end(resourceSlices)
+	if _, both := f.end(resourceSlices); both {
+		t.Error("both lists have ended after one")
+	}
 	if f.begin(resourceSlices) {
 		t.Error("begin() = true after the end")
 	}
@@ -105,13 +107,18 @@ func TestFirstList(t *testing.T) {
 	if s, ok := f.service(key("web")); s != nil || !ok {
 		t.Errorf("service() = %v, %v after a list that has failed", s, ok)
 	}
-	if stale := f.end(resourceServices); len(stale) != 1 || stale[0] != key("web") {
-		t.Errorf("stale %v", stale)
+	if stale, both := f.end(resourceServices); len(stale) != 1 || stale[0] != key("web") || !both {
+		t.Errorf("stale %v, both ended: %v", stale, both)
 	}
-	select {
-	case <-f.all:
-	default:
-		t.Error("not complete after both lists")
+	f.handOver(resourceServices)
+	if _, ok := f.service(key("web")); ok {
+		t.Error("service() counts after an event that came later")
+	}
+	if _, ok := f.allServices(); ok {
+		t.Error("allServices() counts after an event that came later")
+	}
+	if s, ok := f.slicesOf(key("web")); len(s) != 1 || !ok {
+		t.Errorf("slicesOf() = %v, %v, and only the Services were handed over", s, ok)
 	}
 	f.drop()
 	if _, ok := f.slicesOf(key("web")); ok || f.has(x) || f.begin(resourceServices) {

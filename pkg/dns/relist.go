@@ -114,30 +114,40 @@ func (l *lister) list(ctx context.Context) (runtime.Object, error) {
 // stand for something else by now.
 type needsList struct{ error }
 
-// watch begins a watch from o.ResourceVersion.
+// watch begins a watch from o.ResourceVersion, when the API server has time for
+// it.
 func (l *lister) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	o.Watch = true
 	var b backoff
 	for {
-		w, err := l.client.Get().Resource(l.resource).VersionedParams(&o, metav1.ParameterCodec).MaxRetries(0).Watch(ctx)
-		if apierrors.IsTooManyRequests(err) { // a list would be still more of a burden
-			l.cluster.failed(l.resource, err)
-			if err := sleep(ctx, b.after(err)); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		if err != nil {
+		w, err := l.begin(ctx, o)
+		switch {
+		case err == nil:
+			return w, nil
+		case !apierrors.IsTooManyRequests(err):
 			return nil, needsList{err}
 		}
-		if listed := l.version.Load(); listed == nil || *listed != o.ResourceVersion {
-			if err := apiclient.CheckVersion(ctx, l.client, "", l.resource, o); err != nil {
-				w.Stop()
-				return nil, needsList{err}
-			}
+		// A list would be still more of a burden.
+		l.cluster.failed(l.resource, err)
+		if err := sleep(ctx, b.after(err)); err != nil {
+			return nil, err
 		}
-		return w, nil
 	}
+}
+
+// begin begins a watch, which is not to be from a version that is yet to come.
+func (l *lister) begin(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	w, err := l.client.Get().Resource(l.resource).VersionedParams(&o, metav1.ParameterCodec).MaxRetries(0).Watch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if listed := l.version.Load(); listed == nil || *listed != o.ResourceVersion {
+		if err := apiclient.CheckVersion(ctx, l.client, "", l.resource, o); err != nil {
+			w.Stop()
+			return nil, err
+		}
+	}
+	return w, nil
 }
 
 // watchFailed is told by the reflector why it lists anew.

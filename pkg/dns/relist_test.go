@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -290,6 +291,42 @@ func TestWatchAskedToWait(t *testing.T) {
 		if gap := watches[i].Sub(watches[i-1]); gap < time.Second {
 			t.Errorf("watch %d came %v after the one before, want 1s at the least", i, gap)
 		}
+	}
+}
+
+// TestVersionAskedToWait: so is a watch whose version the API server has no time
+// to tell of.
+func TestVersionAskedToWait(t *testing.T) {
+	t.Parallel()
+	var asked, lists atomic.Int64
+	s := newAPIServer(t, 1000)
+	inner := s.Config.Handler
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/services") && !r.URL.Query().Has("watch") {
+			if r.URL.Query().Get("limit") != "1" {
+				lists.Add(1)
+			} else if asked.Add(1) == 1 {
+				w.Header().Set("Retry-After", "1")
+				fail(w, http.StatusTooManyRequests, "services")
+				return
+			}
+		}
+		inner.ServeHTTP(w, r)
+	})
+	kd := s.kubeDNS(t)
+	start(t, kd)
+	services, _ := parseObjects(t, `{kind: Service, metadata: {name: web}, spec: {clusterIP: 192.0.2.1}}`)
+	eventually(t, "the services are watched", func() bool { return get(s, func() int { return s.watches["services"] }) == 1 })
+	s.do(func() { s.set(services[0]) })
+	eventually(t, "the event has come", func() bool { return zoneText(kd.Tree()) != "" })
+	s.do(func() { s.epoch++ }) // the watch ends
+	eventually(t, "the version is asked for again", func() bool { return asked.Load() == 2 })
+	moved := services[0].DeepCopy()
+	moved.Spec.ClusterIP, moved.Spec.ClusterIPs = "192.0.2.2", nil
+	s.do(func() { s.set(moved) })
+	eventually(t, "the watch goes on", func() bool { return strings.Contains(zoneText(kd.Tree()), "192.0.2.2") })
+	if n := lists.Load(); n != 1 {
+		t.Errorf("%d lists, want 1", n)
 	}
 }
 

@@ -237,7 +237,7 @@ const statusTemplate = `{{define "body"}}
 {{with .Error}}<p class="error" role="alert">{{.}}</p>{{end}}
 <dl>
 <dt>Asked at</dt><dd><span class="name">{{.Addr}}</span>, last {{ago .Polled}}</dd>
-{{if and .Polled (not .Up)}}<dt>Answered</dt><dd>{{ago .Answered}}; the numbers are as they were then</dd>{{end}}
+{{if not (or .Up .Polled.IsZero)}}<dt>Answered</dt><dd>{{ago .Answered}}; the numbers are as they were then</dd>{{end}}
 <dt>Hit ratio</dt><dd>{{.Percent .RecentHitRatio}} in the last {{.Recent}}; {{.Percent .HitRatio}} since dnsmasq's start</dd>
 <dt>Hits</dt><dd>{{.Hits}}</dd>
 <dt>Misses</dt><dd>{{.Misses}}</dd>

@@ -99,7 +99,8 @@ func TestStatusBefore(t *testing.T) {
 		p.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/"+query, nil))
 		return w
 	}
-	if w := get("?format=html"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "not asked yet") || !strings.Contains(w.Body.String(), "waiting for first probe") {
+	if w := get("?format=html"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "not asked yet") || !strings.Contains(w.Body.String(), "waiting for first probe") ||
+		strings.Contains(w.Body.String(), "as they were then") {
 		t.Errorf("%d: %s", w.Code, w.Body)
 	}
 	if w := get(""); !strings.Contains(w.Body.String(), `"recent": []`) || !strings.Contains(w.Body.String(), `"servers": []`) {

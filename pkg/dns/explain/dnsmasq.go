@@ -75,15 +75,10 @@ func (x *explanation) stubDomain(name string) (domain string, servers []string) 
 // ownDomain is the domain for which dnsmasq asks kube-dns and that the name is
 // in, without the dot at its end; "" for none.
 func (x *explanation) ownDomain() string {
-	switch {
-	case x.inZone:
+	if x.inZone {
 		return strings.TrimSuffix(x.o.Tree.Zone(), ".")
-	case strings.HasSuffix("."+x.name, ".in-addr.arpa."):
-		return "in-addr.arpa"
-	case strings.HasSuffix("."+x.name, ".ip6.arpa."):
-		return "ip6.arpa"
 	}
-	return ""
+	return reverseZone(x.name)
 }
 
 // cachedSeconds is the least TTL of an answer of the types that dnsmasq
@@ -105,7 +100,7 @@ func (x *explanation) cachedSeconds() uint32 {
 }
 
 // advice is what to do about a name that does not resolve.
-func advice(e *Explanation) string {
+func advice(e *Explanation, zone string) string {
 	near := ""
 	if len(e.Near) > 0 {
 		near = " Perhaps " + e.Near[0].Name + " is meant."
@@ -140,7 +135,7 @@ func advice(e *Explanation) string {
 	case NotPodAddress:
 		return "Write the Pod's address with dashes, as in 10-244-0-7."
 	case NoName:
-		return "Names of Services are service.namespace.svc." + strings.TrimPrefix(e.Closest, ".") + near
+		return "Names of Services are service.namespace.svc." + zone + near
 	case TargetNoName, TargetNoType:
 		return "Look at the Service's externalName, and ask for it alone."
 	case Loop:

@@ -437,9 +437,15 @@ func whyBefore(all []treecache.Owner, i int) string {
 	return what + "; the same Service, first by label"
 }
 
-// zonesOfReverse are the zones that reverse names are in.
-func isReverseName(name string) bool {
-	return strings.HasSuffix(name, ".in-addr.arpa.") || strings.HasSuffix(name, ".ip6.arpa.") || name == "in-addr.arpa." || name == "ip6.arpa."
+// reverseZone is the zone of reverse names that a name in lower case is in,
+// without the dot at its end; "" for none.
+func reverseZone(name string) string {
+	for _, zone := range []string{"in-addr.arpa", "ip6.arpa"} {
+		if strings.HasSuffix("."+name, "."+zone+".") {
+			return zone
+		}
+	}
+	return ""
 }
 
 // finish adds what every explanation has.
@@ -466,7 +472,7 @@ func (x *explanation) finish() {
 	x.out.Upstream = x.up.result()
 	x.dnsmasq()
 	if !x.out.Resolves {
-		x.out.Advice = advice(x.out)
+		x.out.Advice = advice(x.out, x.o.Tree.Zone())
 	}
 	x.out.Near = x.out.Near[:min(len(x.out.Near), maxNear)]
 	if x.out.Resolves {

@@ -273,7 +273,7 @@ func TestReasons(t *testing.T) {
 		{name: "pod", qname: "10-244-0-31.shop.pod.cluster.local", reason: Answered, way: WayPod, rcode: "NOERROR", closest: "10-244-0-31.shop.pod.cluster.local.", step: "stands for 10.244.0.31"},
 		{name: "pod, other family", qname: "10-244-0-31.shop.pod.cluster.local", qtype: "AAAA", reason: NoType, way: WayPod, rcode: "NOERROR", missing: Missing{"type", "AAAA"}, closest: "10-244-0-31.shop.pod.cluster.local."},
 		{name: "no pod", qname: "10-244-0-310.shop.pod.cluster.local", reason: NotPodAddress, way: WayPod, rcode: "NXDOMAIN", missing: Missing{"address", "10-244-0-310"}, closest: "shop.pod.cluster.local."},
-		{name: "below a pod", qname: "x.10-244-0-31.shop.pod.cluster.local", reason: NoName, way: WayPod, rcode: "NXDOMAIN", missing: Missing{"name", "x"}, closest: "shop.pod.cluster.local."},
+		{name: "below a pod", qname: "x.10-244-0-31.shop.pod.cluster.local", reason: NoName, way: WayPod, rcode: "NXDOMAIN", missing: Missing{"name", "x"}, closest: "10-244-0-31.shop.pod.cluster.local."},
 		{name: "wildcard", qname: "*.shop" + zone, reason: Answered, way: WayWildcard, rcode: "NOERROR"},
 		{name: "wildcard without a match", qname: "*.shopp" + zone, reason: NoMatch, way: WayWildcard, rcode: "NXDOMAIN", missing: Missing{"name", "*"}},
 		{name: "reverse", qname: "10.244.0.31", reason: Answered, way: WayReverse, rcode: "NOERROR", step: "2 names have this address"},
@@ -342,6 +342,9 @@ func TestReasons(t *testing.T) {
 			}
 			if e.Summary == "" || (e.Advice == "") != e.Resolves {
 				t.Errorf("summary %q, advice %q", e.Summary, e.Advice)
+			}
+			if e.Reason == NoName && !strings.Contains(e.Advice, " service.namespace.svc.cluster.local.") {
+				t.Errorf("advice %q, want how Services' names end", e.Advice)
 			}
 			f.checkExplanation(t, e)
 		})

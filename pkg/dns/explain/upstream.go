@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"kubedns/pkg/dns/forward"
+	"kubedns/pkg/dns/server"
 )
 
 // oneQuestion is a server.Forwarder that asks the upstream nameservers one
@@ -43,11 +44,7 @@ func (o *oneQuestion) Exchange(ctx context.Context, req *dns.Msg, tcp bool) (*dn
 		o.servers = f.Health()
 		ctx, cancel := context.WithDeadline(ctx, o.deadline)
 		defer cancel()
-		<-o.turn
-		start := time.Now()
-		o.reply, o.from, o.err = f.Exchange(ctx, req, tcp)
-		o.took = time.Since(start)
-		o.turn <- struct{}{}
+		o.reply, o.from, o.took, o.err = o.wait(ctx, f, req, tcp)
 	} else if !o.isFor(q) {
 		o.refused = append(o.refused, q)
 		return nil, netip.AddrPort{}, errSecond
@@ -58,6 +55,15 @@ func (o *oneQuestion) Exchange(ctx context.Context, req *dns.Msg, tcp bool) (*dn
 	m := o.reply.Copy() // the server makes its own of it
 	m.Id, m.Question = req.Id, []dns.Question{q}
 	return m, o.from, nil
+}
+
+// wait gives the turn up until f has answered, or has panicked.
+func (o *oneQuestion) wait(ctx context.Context, f server.Forwarder, req *dns.Msg, tcp bool) (reply *dns.Msg, from netip.AddrPort, took time.Duration, err error) {
+	<-o.turn
+	defer func() { o.turn <- struct{}{} }()
+	start := time.Now()
+	reply, from, err = f.Exchange(ctx, req, tcp)
+	return reply, from, time.Since(start), err
 }
 
 func (o *oneQuestion) isFor(q dns.Question) bool {
@@ -116,7 +122,7 @@ func (u *Upstream) who() string {
 // forwarded is a name that upstream nameservers are asked for.
 func (x *explanation) forwarded() {
 	x.out.Way = WayForward
-	if isReverseName(x.name) {
+	if reverseZone(x.name) != "" {
 		x.step("%s is a reverse name that no Service and no endpoint of a headless Service has: it is forwarded", x.question.Name)
 	} else {
 		x.step("%s is not in the zone %s: it is forwarded to the upstream nameservers", x.question.Name, x.o.Tree.Zone())

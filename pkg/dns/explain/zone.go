@@ -108,7 +108,11 @@ func (x *explanation) pods(n int) {
 		x.typed("no records, only names below it")
 		return
 	case n > 3:
-		x.absent(n-2, NoName, "name", x.labels[n-4], "There is nothing below a Pod's name.")
+		closest := n - 2
+		if _, ok := treecache.ParsePodLabel([]byte(x.labels[n-3])); ok {
+			closest = n - 3
+		}
+		x.absent(closest, NoName, "name", x.labels[n-4], "There is nothing below a Pod's name.")
 		return
 	}
 	addr, ok := treecache.ParsePodLabel([]byte(x.labels[0]))
@@ -181,6 +185,8 @@ func (x *explanation) noRecords(n int, key treecache.Key) {
 		x.absent(n-2, reason, part, name, format, args...)
 	}
 	switch {
+	case known && x.out.Service == nil: // it has come since it was asked for
+		x.checked, x.rcode = true, -1
 	case !known:
 		x.step("there is no Service %q in it", key.Name)
 		absent(NoService, "service", key.Name, "There is no Service %s in the namespace %s.", key.Name, key.Namespace)

@@ -64,12 +64,10 @@ func (s *Server) Inspect(ctx context.Context, f Forwarder, msg []byte, tcp bool)
 
 // took is the way that the worker's last question took.
 func (w *worker) took() Way {
+	if w.incomplete {
+		return WayIncomplete
+	}
 	if !w.decided {
-		q := &w.q
-		refused := refusedType(q) || q.namelen == 0
-		if sys := w.s.classify(q); sys != systemRecursive && !refused && !w.s.backend.HasSynced() {
-			return WayIncomplete
-		}
 		return WayNone
 	}
 	switch w.way {

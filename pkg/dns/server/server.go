@@ -186,6 +186,8 @@ type worker struct {
 	way     way
 	sys     system
 	decided bool
+	// incomplete says that it was refused since the records are not complete.
+	incomplete bool
 	// slow are the questions that are answered on goroutines of their own.
 	// Whoever has the worker waits for them in the end.
 	slow sync.WaitGroup
@@ -236,6 +238,7 @@ func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, later fu
 	switch sys {
 	case systemAuth, systemReverse:
 		if !s.backend.HasSynced() {
+			w.incomplete = true
 			return w.done(start, sys, dns.RcodeRefused, 0)
 		}
 		if sys == systemReverse {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -167,9 +168,9 @@ func (c *session) next() (msg []byte, n int, err error) {
 	if _, err := c.in.Discard(2); err != nil {
 		return nil, 0, err
 	}
-	msg = make([]byte, n)
-	_, err = io.ReadFull(c.in, msg)
-	return msg, 0, err
+	var large bytes.Buffer // grows as octets come: the length alone takes none
+	_, err = io.CopyN(&large, c.in, int64(n))
+	return large.Bytes(), 0, err
 }
 
 // waiting tells whether the whole of a question has been read already.
