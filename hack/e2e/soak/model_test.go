@@ -263,6 +263,24 @@ func TestMixtures(t *testing.T) {
 	}
 }
 
+// TestAdditional has an SRV answer and additional records from two states: for a
+// name with an asterisk that is right, for another it is not.
+func TestAdditional(t *testing.T) {
+	m := newModel()
+	set(m.History, db, 0, headless())
+	set(m.History, dbX, 0, slice("db", "10.0.0.1=h"))
+	set(m.History, dbX, 5000, slice("db", "10.0.0.2=h", "10.0.0.3=i"))
+	for name, right := range map[string]bool{"_http._tcp.*.shop.svc.cluster.local.": true, "_http._tcp.db.shop.svc.cluster.local.": false} {
+		got := Answer{Authoritative: true, Records: []string{
+			"+ " + record("h.db.shop.svc."+zone, dns.TypeA, "10.0.0.2"),
+			record(name, dns.TypeSRV, "8080 h.db.shop.svc."+zone),
+		}}
+		if v := m.Check(dns.Question{Name: name, Qtype: dns.TypeSRV}, at(4999), at(5020), got); v.Right != right {
+			t.Errorf("%s: right is %v, want %v", name, v.Right, right)
+		}
+	}
+}
+
 // TestManyStates has a Service whose four slices change so often in an outage
 // that there are more states than could be tried one after the other.
 func TestManyStates(t *testing.T) {
@@ -276,13 +294,11 @@ func TestManyStates(t *testing.T) {
 			set(m.History, k, 1000+100*j+i, slice("db", fmt.Sprintf("10.%d.0.%d=h", i, j+1)))
 		}
 	}
-	for _, tt := range []struct {
-		q dns.Question
-	}{
-		{dns.Question{Name: "db.shop.svc.cluster.local.", Qtype: dns.TypeA}},
-		{dns.Question{Name: "h.db.shop.svc.cluster.local.", Qtype: dns.TypeA}},
-		{dns.Question{Name: "*.shop.svc.cluster.local.", Qtype: dns.TypeA}},
-		{dns.Question{Name: "_http._tcp.db.shop.svc.cluster.local.", Qtype: dns.TypeSRV}},
+	for _, q := range []dns.Question{
+		{Name: "db.shop.svc.cluster.local.", Qtype: dns.TypeA},
+		{Name: "h.db.shop.svc.cluster.local.", Qtype: dns.TypeA},
+		{Name: "*.shop.svc.cluster.local.", Qtype: dns.TypeA},
+		{Name: "_http._tcp.db.shop.svc.cluster.local.", Qtype: dns.TypeSRV},
 	} {
 		for _, c := range []struct {
 			addresses []string
@@ -294,20 +310,19 @@ func TestManyStates(t *testing.T) {
 		} {
 			got := Answer{Authoritative: true}
 			for _, a := range c.addresses {
-				if tt.q.Qtype == dns.TypeSRV {
+				if q.Qtype == dns.TypeSRV {
 					got.Records = append(got.Records, "+ "+record("h.db.shop.svc."+zone, dns.TypeA, a))
 				} else {
-					got.Records = append(got.Records, record(tt.q.Name, dns.TypeA, a))
+					got.Records = append(got.Records, record(q.Name, dns.TypeA, a))
 				}
 			}
-			if tt.q.Qtype == dns.TypeSRV {
-				got.Records = append(got.Records, record(tt.q.Name, dns.TypeSRV, "8080 h.db.shop.svc."+zone))
+			if q.Qtype == dns.TypeSRV {
+				got.Records = append(got.Records, record(q.Name, dns.TypeSRV, "8080 h.db.shop.svc."+zone))
 			}
 			slices.Sort(got.Records)
-			v := m.Check(tt.q, at(5000), at(5001), got)
-			undecided := false
-			if !undecided && (v.Right != c.right || v.Undecided) {
-				t.Errorf("%s %v: right is %v, undecided %v, want right %v", tt.q.Name, c.addresses, v.Right, v.Undecided, c.right)
+			v := m.Check(q, at(5000), at(5001), got)
+			if v.Right != c.right || v.Undecided {
+				t.Errorf("%s %v: right is %v, undecided %v, want right %v", q.Name, c.addresses, v.Right, v.Undecided, c.right)
 			}
 		}
 	}
