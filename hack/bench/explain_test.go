@@ -157,7 +157,7 @@ func middle(all []float64) float64 {
 func awaitReady(t *testing.T, base string) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		resp, err := http.Get(base + "/readiness") //nolint:noctx // the deadline is the loop's
+		resp, err := http.Get(base + "/readiness")
 		if err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {

@@ -42,7 +42,7 @@ func startBrowser(t *testing.T) *browser {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	harness.Require(t, err)
-	dir, err := os.MkdirTemp("", "chromium-")
+	dir, err := os.MkdirTemp("", "chromium-") //nolint:usetesting // Chromium may still write there when the test ends
 	if err != nil {
 		t.Fatal(err)
 	}

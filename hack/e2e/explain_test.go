@@ -263,6 +263,7 @@ func applyExplain(t *testing.T, c *harness.ControlPlane) {
 }
 
 func (s situation) check(t *testing.T, k *harness.KubeDNS) {
+	t.Helper()
 	e, body := explain(t, k, s.qname, s.qtype, s.search)
 	if !strings.HasPrefix(e.Reason, s.reason) || e.Way != s.way || e.Resolves != (s.reason == "answered") {
 		t.Errorf("reason %s, way %s, resolves %v; want %s and %s in\n%s", e.Reason, e.Way, e.Resolves, s.reason, s.way, body)
@@ -395,6 +396,7 @@ func sameRecords(served, explained []string, truncated, omitted bool) error {
 
 // explainLeavesNoTrace compares the metrics.
 func explainLeavesNoTrace(t *testing.T, k *harness.KubeDNS) {
+	t.Helper()
 	dnsMetrics := func() string {
 		var all []string
 		for name, family := range k.ScrapeMetrics(t) {
@@ -416,6 +418,7 @@ func explainLeavesNoTrace(t *testing.T, k *harness.KubeDNS) {
 
 // explainRefuses sends what is no question.
 func explainRefuses(t *testing.T, k *harness.KubeDNS) {
+	t.Helper()
 	markup := url.QueryEscape(`<script>alert("x")</script>`)
 	for _, query := range []string{
 		"", "name=", "name=" + strings.Repeat("abcdefg.", 32), "name=" + strings.Repeat("a", 64), "name=a&type=QUUX", "name=%ff",
@@ -443,6 +446,7 @@ func explainRefuses(t *testing.T, k *harness.KubeDNS) {
 
 // explainPages looks at the page of each situation.
 func explainPages(t *testing.T, k *harness.KubeDNS) {
+	t.Helper()
 	for _, s := range situations {
 		status, body := k.Get(t, explainPath(s.qname, s.qtype, s.search)+"&format=html")
 		if status != http.StatusOK || !strings.Contains(body, "<code>"+s.reason) || !strings.Contains(body, "</html>") {
@@ -456,6 +460,7 @@ func explainPages(t *testing.T, k *harness.KubeDNS) {
 
 // explainCommand runs `kube-dns explain` as one does in a container.
 func explainCommand(t *testing.T, k *harness.KubeDNS) {
+	t.Helper()
 	bin := kubeDNS(t)
 	server := "--server=" + strings.TrimPrefix(k.Healthz, "http://")
 	for _, tt := range []struct {

@@ -126,7 +126,7 @@ func TestExplainHTTP(t *testing.T) {
 		{"GET", "/explain?name=web.default.svc.cluster.local&format=text", nil, 400, "application/json"},
 		{"GET", "/explain?name=" + markup, browser, 400, "text/html; charset=utf-8"},
 	} {
-		resp := do(tt.method, tt.path, tt.header)
+		resp := do(tt.method, tt.path, tt.header) //nolint:bodyclose // do has closed it
 		if got := resp.Header.Get("Content-Type"); resp.StatusCode != tt.status || got != tt.contentType {
 			t.Errorf("%s %s %v: %d %s, want %d %s", tt.method, tt.path, tt.header, resp.StatusCode, got, tt.status, tt.contentType)
 		}

@@ -127,9 +127,10 @@ func StartAPIProxy(t testing.TB, c *ControlPlane) *APIProxy {
 		ConnState: func(conn net.Conn, state http.ConnState) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			if state == http.StateNew {
+			switch state {
+			case http.StateNew:
 				p.conns[conn] = struct{}{}
-			} else if state == http.StateClosed {
+			case http.StateClosed:
 				delete(p.conns, conn)
 			}
 		},

@@ -38,12 +38,12 @@ func newCAFile(cfg *rest.Config) (*caFile, error) {
 // reload reads the file; changed tells whether it was another. In case of an
 // error what was trusted before still is.
 func (t *caFile) reload() (changed bool, err error) {
+	t.mu.Lock() // also over the reading: of two at a time the later has the newer file
+	defer t.mu.Unlock()
 	pem, err := os.ReadFile(t.file)
 	if err != nil {
 		return false, fmt.Errorf("reading the certificate authorities: %w", err)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	if t.trust != nil && bytes.Equal(pem, t.pem) {
 		return false, nil
 	}

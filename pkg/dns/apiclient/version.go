@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 )
+
+// versionTimeout is how long CheckVersion waits for the API server.
+const versionTimeout = 10 * time.Second
 
 // CheckVersion asks whether the API server has come as far as the resource
 // version that a watch began from, whose options are o. Where etcd was restored
@@ -19,6 +23,9 @@ import (
 // request, which lists one object of the resource at the most; the namespace is
 // empty for all.
 func CheckVersion(ctx context.Context, client rest.Interface, namespace, resource string, o metav1.ListOptions) error {
+	// The watch is open meanwhile, and its events wait.
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
 	since, err := strconv.ParseUint(o.ResourceVersion, 10, 64)
 	if err != nil {
 		return nil //nolint:nilerr // "", or what this cannot compare

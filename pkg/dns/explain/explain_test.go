@@ -212,7 +212,9 @@ func newUpstream(t testing.TB) *upstream {
 		if err := srv.Shutdown(); err != nil {
 			t.Errorf("upstream: %v", err)
 		}
-		<-ended
+		if err := <-ended; err != nil {
+			t.Errorf("upstream: %v", err)
+		}
 	})
 	return u
 }
