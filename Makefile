@@ -101,6 +101,18 @@ bench: ## Measure kube-dns beside its peers, for 25 minutes; BENCHFLAGS='-help' 
 verify: ## Check formatting, vet, modules, import rules, scripts; the work tree must be clean
 	@hack/verify.sh '$(MODULES)' '$(OWN_MODULES)'
 
+GOVULNCHECK_VERSION := v1.9.0
+VULNDB ?= https://vuln.go.dev
+
+.PHONY: vulncheck
+vulncheck: ## Look for known vulnerabilities in what is built, where VULNDB can be reached
+	@if ! curl -fsS --max-time 20 -o /dev/null '$(VULNDB)/index/db.json'; then \
+		echo "vulncheck: skipped, as $(VULNDB) cannot be reached" >&2; exit 0; fi; \
+	for module in $(OWN_MODULES); do \
+		echo "govulncheck $$module"; \
+		(cd "$$module" && $(GO) run golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION) -db '$(VULNDB)' ./...); \
+	done
+
 .PHONY: images
 images: ## Build the container images; REGISTRY=registry.example.org/dns also pushes them
 	@GO='$(GO)' VERSION='$(VERSION)' REVISION='$(REVISION)' LDFLAGS='$(LDFLAGS)' hack/images.sh

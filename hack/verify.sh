@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks what needs no test: formatting, vet, tidy modules, the direction of
-# imports, scripts, file modes, and that nothing of it changed the work tree.
+# Checks what needs no test: formatting, vet, tidy modules, dependencies that are
+# needed, the direction of imports, scripts, file modes, and that nothing of it
+# changed the work tree.
 #
 # Usage: verify.sh 'MODULE...' 'VETTED MODULE...'   (directories; see the Makefile)
 set -euo pipefail
@@ -22,6 +23,32 @@ done
 for module in $modules; do
 	(cd "$module" && go mod tidy -diff) || fail "go mod tidy in $module"
 done
+
+# What a module requires itself, and not for a dependency's sake, some package
+# of it imports, tests included; what it replaces is among its dependencies.
+# `go mod tidy` looks at files for other systems as well, and leaves replace
+# directives alone.
+needed() {
+	local imports path
+	imports=$(go list -f '{{join .Imports "\n"}}{{"\n"}}{{join .TestImports "\n"}}{{"\n"}}{{join .XTestImports "\n"}}' ./... | sort -u)
+	while read -r path; do
+		grep -qE "^${path//./\\.}(/|\$)" <<<"$imports" || echo "$path is required, and no package here imports it"
+	done < <(go list -m -f '{{if not (or .Main .Indirect)}}{{.Path}}{{end}}' all | grep .)
+	while read -r path; do
+		go list -m "$path" >/dev/null 2>&1 || echo "$path is replaced, and not depended on"
+	done < <(go mod edit -json | awk '/"Replace": \[/ { on = 1 } on && /"Old"/ { old = 1 } old && /"Path"/ { gsub(/[",]/, "", $2); print $2; old = 0 }')
+}
+for module in $vetted; do
+	unneeded=$(cd "$module" && needed) || fail "looking at the dependencies of $module"
+	[ -z "$unneeded" ] || fail "dependencies of $module: $unneeded"
+done
+
+# unsafe is for sending and receiving messages in batches, and nothing else.
+unsafe=$(git ls-files -z --cached --others --exclude-standard '*.go' | xargs -0 grep -lE '^(import )?[[:space:]]*([._[:alnum:]]+ )?"unsafe"' |
+	grep -vE '^(pkg/dns/server/udp(_[a-z0-9]+)?\.go|pkg/dns/server/udp(_[a-z0-9]+)*_test\.go|hack/bench/(load|echo)/[a-z]+\.go)$' || true)
+[ -z "$unsafe" ] || fail "unsafe outside what batches need: $unsafe"
+linkname=$(git ls-files -z --cached --others --exclude-standard '*.go' | xargs -0 grep -lE '^//go:linkname' || true)
+[ -z "$linkname" ] || fail "go:linkname: $linkname"
 
 # never PACKAGES FORBIDDEN WHY: no package of PACKAGES may depend on an import
 # path that matches the regular expression FORBIDDEN. Packages that do not
@@ -50,6 +77,8 @@ never 'pkg/sidecar/...' '^kubedns/(cmd(/.*)?|pkg/dns|pkg/dns/(server|treecache|f
 	"the sidecar takes dnsmasq's counters, and nothing of kube-dns"
 never 'pkg/dns/server pkg/dns/treecache pkg/dns/config/... pkg/dns/federation' '^kubedns/pkg/dns$' \
 	'pkg/dns imports these'
+never 'pkg/page' '^(kubedns/(cmd|pkg/(dns|dnsmasq|sidecar|version))|[a-z0-9-]+(\.[a-z0-9-]+)+)(/|$)' \
+	"the programs' pages need the standard library alone"
 never './...' '^(k8s\.io/kubernetes|k8s\.io/client-go/kubernetes)(/|$)' 'a scheme of two groups is enough'
 
 while IFS= read -r -d '' file; do

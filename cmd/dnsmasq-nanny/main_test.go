@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"kubedns/pkg/dnsmasq/counters"
+	"kubedns/pkg/freeport"
 )
 
 // TestMain is this program, or a client of dnsmasq, when the environment says
@@ -240,24 +241,6 @@ func skip(t *testing.T, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	for range 20 {
-		stream, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		packets, err := net.ListenPacket("udp", stream.Addr().String())
-		_ = stream.Close()
-		if err == nil {
-			_ = packets.Close()
-			return stream.Addr().String()
-		}
-	}
-	t.Fatal("no free port")
-	return ""
-}
-
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "nanny-test-") //nolint:usetesting // t.TempDir lies in folders that others cannot enter
@@ -319,7 +302,7 @@ func currentUser(t *testing.T) string {
 // TestBadInput has every mistake that a configuration can have leave dnsmasq
 // answering, with the configuration from before, and be told in one line.
 func TestBadInput(t *testing.T) {
-	upstream := freeAddr(t)
+	upstream := freeport.Addr(t)
 	up := make(chan struct{})
 	server := &dns.Server{Addr: upstream, Net: "udp", NotifyStartedFunc: func() { close(up) }, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		m := new(dns.Msg)
@@ -351,7 +334,7 @@ func TestBadInput(t *testing.T) {
 		put(filepath.Join(dir, key))
 	}
 	write("stubDomains", good)
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	p := startLocal(t, addr, dir, currentUser(t))
 	n := 0
 	resolves := func() bool {
@@ -454,7 +437,7 @@ func TestBadInput(t *testing.T) {
 // TestOwnAddressAtStart: a server that is dnsmasq itself is left out with a
 // warning, also when nothing changes from then on.
 func TestOwnAddressAtStart(t *testing.T) {
-	dir, addr := openDir(t), freeAddr(t)
+	dir, addr := openDir(t), freeport.Addr(t)
 	must(t, os.WriteFile(filepath.Join(dir, "upstreamNameservers"), []byte(fmt.Sprintf("[%q]", addr)), 0o644))
 	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s")
 	await(t, 5*time.Second, "the warning", func() bool { return len(containing(p.since(0), addr+" is dnsmasq's own address")) > 0 })
@@ -462,7 +445,7 @@ func TestOwnAddressAtStart(t *testing.T) {
 
 // TestIgnoredOnce: a change that does not count is told once, that of a folder too.
 func TestIgnoredOnce(t *testing.T) {
-	dir, addr := openDir(t), freeAddr(t)
+	dir, addr := openDir(t), freeport.Addr(t)
 	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s", "-restartDnsmasq=false", "-logInterval=100ms")
 	const ignored, tick = "is ignored without -restartDnsmasq", "queries forwarded"
 	ticks := func(from, n int) func() bool {
@@ -481,7 +464,7 @@ func TestIgnoredOnce(t *testing.T) {
 // TestRelativeStateDir: dnsmasq, whose working directory is another one, finds
 // its servers file, so that changes take no restart.
 func TestRelativeStateDir(t *testing.T) {
-	dir, addr := openDir(t), freeAddr(t)
+	dir, addr := openDir(t), freeport.Addr(t)
 	t.Chdir(openDir(t))
 	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s", "-stateDir=state")
 	must(t, os.WriteFile(filepath.Join(dir, "stubDomains"), []byte(`{"stub.example":["192.0.2.1"]}`), 0o644))
@@ -506,7 +489,7 @@ func TestSignals(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			addr := freeAddr(t)
+			addr := freeport.Addr(t)
 			p := startLocal(t, addr, openDir(t), currentUser(t), test.drain)
 			pids := dnsmasqs(t, p.cmd.Process.Pid)
 			began := time.Now()
@@ -543,7 +526,7 @@ func TestKilled(t *testing.T) {
 			if user != currentUser(t) && os.Geteuid() != 0 {
 				t.Skip("only root can become another user")
 			}
-			addr := freeAddr(t)
+			addr := freeport.Addr(t)
 			p := startLocal(t, addr, openDir(t), user)
 			conn, err := net.Dial("tcp", addr)
 			must(t, err)

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"kubedns/pkg/freeport"
 )
 
 // build returns the path of the program, built as for a release but for its
@@ -131,7 +133,7 @@ type program struct {
 // startProgram starts the program on a free port and waits until it serves.
 func startProgram(t *testing.T, path string, args ...string) *program {
 	t.Helper()
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		t.Fatal(err)
@@ -233,26 +235,6 @@ func waitFor(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// freeAddr returns a port of 127.0.0.1 that nobody uses, over UDP or TCP.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	var config net.ListenConfig
-	for range 20 {
-		l, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := config.ListenPacket(t.Context(), "udp", l.Addr().String())
-		_ = l.Close()
-		if err == nil {
-			_ = c.Close()
-			return l.Addr().String()
-		}
-	}
-	t.Fatal("no port that is free over UDP and TCP")
-	return ""
-}
-
 // A probe and a poll that wait for an answer do not hold up the end.
 func TestSignals(t *testing.T) {
 	path := build(t)
@@ -314,7 +296,7 @@ func serveDNS(t *testing.T, addr string) (stop func()) {
 // Polls that fail, and probes, are logged when it begins and when it ends.
 func TestLog(t *testing.T) {
 	path := build(t)
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		t.Fatal(err)
@@ -348,7 +330,7 @@ func TestLog(t *testing.T) {
 // An hour's worth of the stock pod's probes and polls, 720 of each.
 func TestMemory(t *testing.T) {
 	path := build(t)
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		t.Fatal(err)

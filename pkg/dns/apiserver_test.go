@@ -40,6 +40,7 @@ type apiServer struct {
 	watches  map[string]int                       // open ones, by resource
 	lists    map[string]int                       // lists answered to their end, by resource
 	pageSize int                                  // how many objects a page has at the most
+	listing  func(resource string, from int)      // called, where set, after a page that has others after it; s is locked
 }
 
 type apiEvent struct {
@@ -207,12 +208,15 @@ func (s *apiServer) list(resource string, q url.Values) []byte {
 	next := ""
 	if to < len(keys) {
 		next = fmt.Sprintf("%d-%s", to, version)
-	} else {
+	} else if q.Get("limit") != "1" { // which asks for the version alone
 		s.lists[resource]++
 	}
 	items := make([]runtime.Object, 0, size)
 	for _, key := range keys[from:to] {
 		items = append(items, s.objects[resource][key])
+	}
+	if s.listing != nil && next != "" {
+		defer s.listing(resource, from)
 	}
 	return marshal(map[string]any{
 		"apiVersion": apiVersion(resource), "kind": kindOf(resource) + "List",

@@ -35,14 +35,25 @@ type cluster struct {
 	core             rest.Interface
 	metrics          *metrics
 
+	first *firstList
+	touch func(treecache.Key) // set by run
+
 	listed  chan struct{} // wakes giveBack; one token
 	contact atomic.Int64  // when the API server was last heard, in Unix nanoseconds; 0 before
 
 	mu         sync.Mutex
-	lastErrors map[string]string // by resource; gone once it was heard again
+	lastErrors map[string]watchError // by resource; gone once it was heard again
 	warned     map[string]time.Time
 	nodes      cache.SharedIndexInformer
+	thrifty    int // lists under way for which the collector keeps the heap small
+	percent    int // the collector's without them
 }
+
+// Resources, as the API's paths, errors and metrics name them.
+const (
+	resourceServices = "services"
+	resourceSlices   = "endpointslices"
+)
 
 // byService indexes slices by the Service that they belong to.
 const byService = "service"
@@ -50,14 +61,14 @@ const byService = "service"
 // NewCluster makes a KubeDNS of an API server's Services and EndpointSlices,
 // given clients for core/v1 and discovery.k8s.io/v1.
 func NewCluster(o Options, core, discovery rest.Interface) *KubeDNS {
-	c := &cluster{core: core, metrics: newMetrics(), lastErrors: map[string]string{}, warned: map[string]time.Time{}}
-	c.services = c.informer(core, "services", &corev1.Service{}, nil, func(obj any) (any, error) {
+	c := &cluster{core: core, metrics: newMetrics(), first: newFirstList(), listed: make(chan struct{}, 1), lastErrors: map[string]watchError{}, warned: map[string]time.Time{}}
+	c.services = c.informer(core, resourceServices, &corev1.Service{}, nil, func(obj any) (any, error) {
 		if s, ok := obj.(*corev1.Service); ok {
 			return trimService(s), nil
 		}
 		return obj, nil
 	})
-	c.slices = c.informer(discovery, "endpointslices", &discoveryv1.EndpointSlice{}, cache.Indexers{
+	c.slices = c.informer(discovery, resourceSlices, &discoveryv1.EndpointSlice{}, cache.Indexers{
 		byService: func(obj any) ([]string, error) {
 			s, ok := obj.(*slice)
 			if !ok || s.service == "" {
@@ -76,18 +87,17 @@ func NewCluster(o Options, core, discovery rest.Interface) *KubeDNS {
 
 // informer makes one whose requests and events count as contact.
 func (c *cluster) informer(client rest.Interface, resource string, example runtime.Object, by cache.Indexers, trim cache.TransformFunc) cache.SharedIndexInformer {
+	var i cache.SharedIndexInformer
+	l := &lister{cluster: c, resource: resource, client: client, once: func(ctx context.Context) (runtime.Object, error) {
+		return c.list(ctx, client, resource, trim, i.GetStore())
+	}}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-			return c.list(ctx, client, resource, trim)
+			return l.list(ctx)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.Watch = true
-			w, err := client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
+			w, err := l.watch(ctx, o)
 			if err != nil {
-				// The informer keeps these to itself.
-				if ctx.Err() == nil {
-					c.failed(resource, err)
-				}
 				return nil, err
 			}
 			// That a watch begins is no contact: client-go makes an empty one
@@ -101,13 +111,13 @@ func (c *cluster) informer(client rest.Interface, resource string, example runti
 			}, func() { c.failed(resource, errEmptyWatch) }), nil
 		},
 	}
-	i := cache.NewSharedIndexInformerWithOptions(pagedListWatch{lw}, example, cache.SharedIndexInformerOptions{
+	i = cache.NewSharedIndexInformerWithOptions(pagedListWatch{lw}, example, cache.SharedIndexInformerOptions{
 		Indexers: by, ObjectDescription: resource,
 	})
 	// Neither fails before the informer has started.
 	if err := errors.Join(
 		i.SetTransform(trim),
-		i.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { c.failed(resource, err) }),
+		i.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) { l.watchFailed(ctx, err) }),
 	); err != nil {
 		glog.Errorf("dns: %s informer: %v", resource, err)
 	}
@@ -122,31 +132,63 @@ type pagedListWatch struct{ *cache.ListWatch }
 // IsWatchListSemanticsUnSupported is how client-go is told.
 func (pagedListWatch) IsWatchListSemanticsUnSupported() bool { return true }
 
-// pageSize is how many objects are listed at a time.
-const pageSize = 500
+// A page of a list has objects enough to be worth a request, and few enough
+// that what is not kept of them is little: whole EndpointSlices of a hundred
+// endpoints each are megabytes.
+const (
+	firstPage   = 100    // objects
+	largestPage = 500    // objects
+	pageWeight  = 10_000 // objects and endpoints
+)
+
+// nextPage is how many objects the next page should have, given how many the
+// last one was asked to have and what it weighed.
+func nextPage(last, weight int) int {
+	return min(max(last*pageWeight/max(weight, 1), 10), largestPage)
+}
+
+// keptObject is what is kept of an object.
+type keptObject interface {
+	runtime.Object
+	metav1.Object
+	// same tells whether the other, which may be nil, is equal to it.
+	same(other any) bool
+	weight() int
+}
 
 // list lists in pages and trims each as it comes, so that no more than one is
-// ever whole. The list is the newest there is: to be content with an older one
-// (ResourceVersion 0) would have the API server ignore the limit.
-func (c *cluster) list(ctx context.Context, client rest.Interface, resource string, trim cache.TransformFunc) (runtime.Object, error) {
+// ever whole. What has not changed since the last list is the same object
+// again, in place of a second one. The list is the newest there is: to be
+// content with an older one (ResourceVersion 0) would have the API server
+// ignore the limit.
+func (c *cluster) list(ctx context.Context, client rest.Interface, resource string, trim cache.TransformFunc, store cache.Store) (runtime.Object, error) {
+	defer c.thrift(len(store.ListKeys()) > 0)()
+	first := c.first.begin(resource)
 	all := &internalversion.List{}
-	o := metav1.ListOptions{Limit: pageSize}
+	o := metav1.ListOptions{Limit: firstPage}
 	for {
-		page, err := client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Get()
+		page, err := client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).MaxRetries(0).Do(ctx).Get()
 		if err != nil {
 			return nil, err
 		}
 		c.heard(resource)
+		weight := 0
 		err = apimeta.EachListItem(page, func(obj runtime.Object) error {
 			trimmed, err := trim(obj)
 			if err != nil {
 				return err
 			}
-			kept, ok := trimmed.(runtime.Object)
+			kept, ok := trimmed.(keptObject)
 			if !ok {
 				return fmt.Errorf("a %T among the %s", trimmed, resource)
 			}
-			all.Items = append(all.Items, kept)
+			weight += kept.weight()
+			all.Items = append(all.Items, known(store, kept))
+			if first {
+				if key, ok := c.first.add(kept); ok {
+					c.touch(key)
+				}
+			}
 			return nil
 		})
 		if err != nil {
@@ -158,11 +200,55 @@ func (c *cluster) list(ctx context.Context, client rest.Interface, resource stri
 		}
 		all.ResourceVersion = list.GetResourceVersion()
 		if o.Continue = list.GetContinue(); o.Continue == "" {
+			if first {
+				if stale, both := c.first.end(resource); both {
+					for _, key := range stale {
+						c.touch(key)
+					}
+					close(c.first.all)
+				}
+			}
 			select {
 			case c.listed <- struct{}{}:
 			default:
 			}
 			return all, nil
+		}
+		o.Limit = int64(nextPage(int(o.Limit), weight))
+	}
+}
+
+// known is the object that the store already has where it is the same.
+func known(store cache.Store, listed keptObject) runtime.Object {
+	obj, exists, err := store.GetByKey(cache.MetaObjectToName(listed).String())
+	if err == nil && exists && listed.same(obj) {
+		if last, ok := obj.(runtime.Object); ok {
+			return last
+		}
+	}
+	return listed
+}
+
+// thriftyPercent is GOGC while everything is listed again: there is as much
+// garbage as there is to keep, and a heap twice as large would stay for it.
+const thriftyPercent = 25
+
+// thrift has the collector keep the heap small, where again is set, until the
+// function that it returns is called.
+func (c *cluster) thrift(again bool) (end func()) {
+	if !again {
+		return func() {}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.thrifty++; c.thrifty == 1 {
+		c.percent = debug.SetGCPercent(thriftyPercent)
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.thrifty--; c.thrifty == 0 {
+			debug.SetGCPercent(c.percent)
 		}
 	}
 }
@@ -236,6 +322,12 @@ func (c *cluster) failed(resource string, err error) {
 	}
 }
 
+// watchError is why a list or watch failed, and when.
+type watchError struct {
+	text string
+	time time.Time
+}
+
 // warnInterval is how often a failure that lasts is warned of.
 const warnInterval = time.Minute
 
@@ -245,8 +337,8 @@ const warnInterval = time.Minute
 func (c *cluster) note(resource string, err error, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	lasts := c.lastErrors[resource] != ""
-	c.lastErrors[resource] = err.Error()
+	_, lasts := c.lastErrors[resource]
+	c.lastErrors[resource] = watchError{err.Error(), now}
 	if lasts && now.Sub(c.warned[resource]) < warnInterval {
 		return false
 	}
@@ -275,32 +367,58 @@ func errorReason(err error) string {
 }
 
 func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
+	c.touch = kd.touch
 	services, err := c.services.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
-			if s, ok := obj.(*service); ok && !initial {
-				kd.measure(treecache.Key{Namespace: s.Namespace, Name: s.Name}, s.created)
+			if initial && c.first.has(obj) {
+				return
+			}
+			if !initial {
+				c.first.handOver(resourceServices)
+				if s, ok := obj.(*service); ok {
+					kd.measure(treecache.Key{Namespace: s.Namespace, Name: s.Name}, s.created)
+				}
 			}
 			kd.touchService(obj)
 		},
-		UpdateFunc: func(_, obj any) { kd.touchService(obj) },
-		DeleteFunc: kd.touchService,
+		UpdateFunc: func(old, obj any) {
+			c.first.handOver(resourceServices)
+			if old != obj { // else it was listed again, see known
+				kd.touchService(obj)
+			}
+		},
+		DeleteFunc: func(obj any) {
+			c.first.handOver(resourceServices)
+			kd.touchService(obj)
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("watching services: %w", err)
 	}
 	slices, err := c.slices.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
+			if initial && c.first.has(obj) {
+				return
+			}
 			if !initial {
+				c.first.handOver(resourceSlices)
 				c.measureSlice(kd, obj)
 			}
 			kd.touchSlice(obj)
 		},
 		UpdateFunc: func(old, obj any) {
+			c.first.handOver(resourceSlices)
+			if old == obj {
+				return
+			}
 			c.measureSlice(kd, obj)
 			kd.touchSlice(old) // it may have belonged to another Service
 			kd.touchSlice(obj)
 		},
-		DeleteFunc: kd.touchSlice,
+		DeleteFunc: func(obj any) {
+			c.first.handOver(resourceSlices)
+			kd.touchSlice(obj)
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("watching endpointslices: %w", err)
@@ -310,15 +428,18 @@ func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
 	wg.Go(func() { c.slices.RunWithContext(ctx) })
 	wg.Go(func() { c.watchNodes(ctx, kd) })
 	wg.Go(func() { c.giveBack(ctx) })
+	select {
+	case <-c.first.all:
+		kd.listed()
+	case <-ctx.Done():
+	}
 	for _, h := range []cache.ResourceEventHandlerRegistration{services, slices} {
 		select {
 		case <-h.HasSyncedChecker().Done():
 		case <-ctx.Done():
 		}
 	}
-	if ctx.Err() == nil {
-		kd.listed()
-	}
+	c.first.drop()
 	<-ctx.Done()
 	wg.Wait()
 	return nil
@@ -405,6 +526,13 @@ type node struct {
 // DeepCopyObject implements runtime.Object.
 func (n *node) DeepCopyObject() runtime.Object { t := *n; return &t }
 
+func (n *node) same(other any) bool {
+	o, ok := other.(*node)
+	return ok && n.meta.same(&o.meta) && n.topologyZone == o.topologyZone && n.region == o.region
+}
+
+func (n *node) weight() int { return 1 }
+
 func trimNode(obj any) (any, error) {
 	n, ok := obj.(*corev1.Node)
 	if !ok {
@@ -438,6 +566,9 @@ func (c *cluster) topology() (topologyZone, region string) {
 }
 
 func (c *cluster) service(key treecache.Key) *service {
+	if s, ok := c.first.service(key); ok && !c.services.HasSynced() {
+		return s
+	}
 	obj, _, err := c.services.GetStore().GetByKey(key.String())
 	if err != nil || obj == nil {
 		return nil
@@ -447,6 +578,9 @@ func (c *cluster) service(key treecache.Key) *service {
 }
 
 func (c *cluster) slicesOf(key treecache.Key) []*slice {
+	if s, ok := c.first.slicesOf(key); ok && !c.slices.HasSynced() {
+		return sortSlices(s)
+	}
 	objs, err := c.slices.GetIndexer().ByIndex(byService, key.String())
 	if err != nil {
 		glog.Errorf("dns: the slices of %v: %v", key, err)
@@ -462,21 +596,36 @@ func (c *cluster) slicesOf(key treecache.Key) []*slice {
 }
 
 func (c *cluster) objects() (services, slices int) {
-	return len(c.services.GetStore().ListKeys()), len(c.slices.GetStore().ListKeys())
-}
-
-func (c *cluster) all() (services []*service, slices []*slice) {
-	for _, obj := range c.services.GetStore().List() {
-		if s, ok := obj.(*service); ok {
-			services = append(services, s)
-		}
+	services, slices, ok := c.first.counts()
+	if !ok || c.services.HasSynced() {
+		services = len(c.services.GetStore().ListKeys())
 	}
-	for _, obj := range c.slices.GetStore().List() {
-		if s, ok := obj.(*slice); ok {
-			slices = append(slices, s)
-		}
+	if !ok || c.slices.HasSynced() {
+		slices = len(c.slices.GetStore().ListKeys())
 	}
 	return services, slices
+}
+
+func (c *cluster) all() ([]*service, []*slice) {
+	services, ok := c.first.allServices()
+	if !ok || c.services.HasSynced() {
+		services = stored[*service](c.services)
+	}
+	slices, ok := c.first.allSlices()
+	if !ok || c.slices.HasSynced() {
+		slices = stored[*slice](c.slices)
+	}
+	return services, slices
+}
+
+// stored has an informer's objects.
+func stored[T any](i cache.SharedIndexInformer) (all []T) {
+	for _, obj := range i.GetStore().List() {
+		if o, ok := obj.(T); ok {
+			all = append(all, o)
+		}
+	}
+	return all
 }
 
 func (c *cluster) lastContact() time.Time {
@@ -490,16 +639,13 @@ func (c *cluster) missing() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var why []string
-	for _, i := range []struct {
-		resource string
-		informer cache.SharedIndexInformer
-	}{{"services", c.services}, {"endpointslices", c.slices}} {
-		if i.informer.HasSynced() {
+	for _, resource := range []string{resourceServices, resourceSlices} {
+		if c.first.listed(resource) {
 			continue
 		}
-		text := i.resource + " not listed yet"
-		if last := c.lastErrors[i.resource]; last != "" {
-			text += ": " + last
+		text := resource + " not listed yet"
+		if last, ok := c.lastErrors[resource]; ok {
+			text += ": " + last.text
 		}
 		why = append(why, text)
 	}

@@ -266,7 +266,7 @@ func TestClusterAway(t *testing.T) {
 // TestClusterWarns: a failure is warned of at once, then once a minute while it
 // lasts, and at once after the API server was heard in between.
 func TestClusterWarns(t *testing.T) {
-	c := &cluster{lastErrors: map[string]string{}, warned: map[string]time.Time{}}
+	c := &cluster{lastErrors: map[string]watchError{}, warned: map[string]time.Time{}}
 	start := time.Unix(1000, 0)
 	for _, step := range []struct {
 		name  string

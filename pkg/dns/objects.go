@@ -70,6 +70,28 @@ func (s *service) DeepCopyObject() runtime.Object { t := *s; return &t }
 // DeepCopyObject implements runtime.Object.
 func (s *slice) DeepCopyObject() runtime.Object { t := *s; return &t }
 
+func (s *service) same(other any) bool {
+	o, ok := other.(*service)
+	return ok && s.meta.same(&o.meta) && s.kind == o.kind && s.headless == o.headless &&
+		slices.Equal(s.clusterIPs, o.clusterIPs) && slices.Equal(s.ports, o.ports) &&
+		s.externalName == o.externalName && s.publishNotReady == o.publishNotReady && s.created.Equal(o.created)
+}
+
+func (s *slice) same(other any) bool {
+	o, ok := other.(*slice)
+	return ok && s.meta.same(&o.meta) && s.service == o.service && slices.Equal(s.ports, o.ports) &&
+		slices.Equal(s.endpoints, o.endpoints) && s.triggered.Equal(o.triggered) && s.family == o.family
+}
+
+func (m *meta) same(o *meta) bool {
+	return m.Namespace == o.Namespace && m.Name == o.Name && m.ResourceVersion == o.ResourceVersion
+}
+
+// weight is how much there is of the object in a list.
+func (s *service) weight() int { return 1 }
+
+func (s *slice) weight() int { return 1 + len(s.endpoints) }
+
 func trimMeta(m *metav1.ObjectMeta) meta {
 	return meta{metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, ResourceVersion: m.ResourceVersion}}
 }

@@ -60,14 +60,13 @@ func buildExternal(r *treecache.Records, s *service) {
 }
 
 func buildClusterIP(r *treecache.Records, s *service) {
-	for _, addr := range s.clusterIPs {
-		r.Addresses = append(r.Addresses, treecache.Address{
-			Label: treecache.SystemLabel(addr.String()), Addr: addr, Reverse: true,
-		})
+	r.Addresses = make([]treecache.Address, len(s.clusterIPs))
+	for i, addr := range s.clusterIPs {
+		r.Addresses[i] = treecache.Address{Label: treecache.SystemLabel(addr.String()), Addr: addr, Reverse: true}
 	}
-	b := portBuilder{}
+	b := portBuilder{named: make([]treecache.Port, 0, len(s.ports))}
 	for _, p := range s.ports {
-		b.add(p, "")
+		b.add(p, []string{""})
 	}
 	b.into(r)
 	r.Sort()
@@ -79,8 +78,10 @@ func buildHeadless(r *treecache.Records, s *service, own []*slice) {
 		n += len(l.endpoints)
 	}
 	r.Addresses = make([]treecache.Address, 0, n)
+	labels := make([]string, 0, n)
 	b := portBuilder{}
 	for _, l := range own {
+		labels = labels[:0]
 		for _, e := range l.endpoints {
 			if !s.publishes(e) {
 				continue
@@ -89,45 +90,47 @@ func buildHeadless(r *treecache.Records, s *service, own []*slice) {
 			if label == "" {
 				label = treecache.SystemLabel(e.addr.String())
 			}
+			labels = append(labels, label)
 			r.Addresses = append(r.Addresses, treecache.Address{
 				Label: label, Addr: e.addr, Reverse: true, PodHostname: e.hostname != "" && e.pod,
 			})
-			for _, p := range l.ports {
-				b.add(p, label)
-			}
+		}
+		if len(labels) == 0 {
+			continue
+		}
+		for _, p := range l.ports {
+			b.add(p, labels)
 		}
 	}
 	if len(r.Addresses) == 0 {
 		r.Addresses, r.Empty = nil, true
 		return
 	}
-	r.Addresses = mergeAddresses(r.Addresses, own, s)
 	b.into(r)
 	r.Sort()
+	r.Addresses = mergeAddresses(r.Addresses)
+	if slices.ContainsFunc(r.Addresses, func(a treecache.Address) bool { return a.Repeated }) {
+		reverseOfShared(r.Addresses, own, s)
+	}
 }
 
-// mergeAddresses enters a pair of label and address once, however many slices
-// have it, and leaves an address's system-assigned label without a PTR record
-// where some endpoint gives the address a hostname.
-func mergeAddresses(all []treecache.Address, own []*slice, s *service) []treecache.Address {
-	type pair struct {
-		label string
-		addr  netip.Addr
-	}
-	at := make(map[pair]int, len(all))
+// mergeAddresses enters a pair of label and address, sorted as Records has
+// them, once, however many slices have it.
+func mergeAddresses(all []treecache.Address) []treecache.Address {
 	kept := all[:0]
 	for _, a := range all {
-		p := pair{a.Label, a.Addr}
-		if i, ok := at[p]; ok {
-			kept[i].PodHostname = kept[i].PodHostname || a.PodHostname
+		if n := len(kept); n > 0 && kept[n-1].Label == a.Label && kept[n-1].Addr == a.Addr {
+			kept[n-1].PodHostname = kept[n-1].PodHostname || a.PodHostname
 			continue
 		}
-		at[p] = len(kept)
 		kept = append(kept, a)
 	}
-	if len(at) == len(all) && !sharesAddress(kept) {
-		return kept
-	}
+	return exact(kept)
+}
+
+// reverseOfShared leaves an address's system-assigned label without a PTR
+// record where some endpoint gives the address a hostname.
+func reverseOfShared(all []treecache.Address, own []*slice, s *service) {
 	named := map[netip.Addr]bool{}
 	for _, l := range own {
 		for _, e := range l.endpoints {
@@ -136,70 +139,88 @@ func mergeAddresses(all []treecache.Address, own []*slice, s *service) []treecac
 			}
 		}
 	}
-	for i := range kept {
-		a := &kept[i]
+	for i := range all {
+		a := &all[i]
 		a.Reverse = !named[a.Addr] || a.Label != treecache.SystemLabel(a.Addr.String())
 	}
-	return kept
 }
 
-func sharesAddress(all []treecache.Address) bool {
-	seen := make(map[netip.Addr]struct{}, len(all))
-	for _, a := range all {
-		seen[a.Addr] = struct{}{}
+// exact is s in an array that is not much larger: what it is made for stays.
+func exact[T any](s []T) []T {
+	if cap(s)-len(s) > len(s)/16 {
+		return append(make([]T, 0, len(s)), s...)
 	}
-	return len(seen) != len(all)
+	return s
 }
 
 // portBuilder gathers the SRV records of a Service's ports.
 type portBuilder struct {
 	named   []treecache.Port
-	all     []treecache.SRV
-	unnamed bool
+	unnamed []treecache.SRV
 }
 
-// add enters a port at a target. A port without a number has no record.
-func (b *portBuilder) add(p port, label string) {
+// add enters a port at targets. A port without a number has no record.
+func (b *portBuilder) add(p port, labels []string) {
 	if p.number == 0 {
 		return
 	}
-	srv := treecache.SRV{Label: label, Port: p.number}
-	b.all = append(b.all, srv)
 	if p.name == "" {
-		b.unnamed = true
+		b.unnamed = appendSRVs(b.unnamed, p.number, labels)
 		return
 	}
-	name, protocol := "_"+strings.ToLower(p.name), "_"+strings.ToLower(string(p.protocol))
+	name, protocol := "_"+strings.ToLower(p.name), protocolLabel(p.protocol)
 	i := slices.IndexFunc(b.named, func(q treecache.Port) bool { return q.Name == name && q.Protocol == protocol })
 	if i < 0 {
 		i = len(b.named)
 		b.named = append(b.named, treecache.Port{Protocol: protocol, Name: name})
 	}
-	b.named[i].SRVs = append(b.named[i].SRVs, srv)
+	b.named[i].SRVs = appendSRVs(b.named[i].SRVs, p.number, labels)
+}
+
+func appendSRVs(all []treecache.SRV, number uint16, labels []string) []treecache.SRV {
+	all = slices.Grow(all, len(labels))
+	for _, label := range labels {
+		all = append(all, treecache.SRV{Label: label, Port: number})
+	}
+	return all
+}
+
+// protocolLabel is "_tcp"; the usual ones are not made anew for every Service.
+func protocolLabel(p corev1.Protocol) string {
+	switch p {
+	case corev1.ProtocolTCP:
+		return "_tcp"
+	case corev1.ProtocolUDP:
+		return "_udp"
+	case corev1.ProtocolSCTP:
+		return "_sctp"
+	}
+	return "_" + strings.ToLower(string(p))
 }
 
 // into enters what was gathered into r, each pair of target and port once. A
 // Service with a single port, the usual case, has one list for both names.
 func (b *portBuilder) into(r *treecache.Records) {
+	n := len(b.unnamed)
 	for i := range b.named {
 		b.named[i].SRVs = uniqueSRVs(b.named[i].SRVs)
+		n += len(b.named[i].SRVs)
 	}
-	r.Ports = b.named
-	if len(b.named) == 1 && !b.unnamed {
+	r.Ports = exact(b.named)
+	switch {
+	case len(b.named) == 1 && len(b.unnamed) == 0:
 		r.SRVs = b.named[0].SRVs
-		return
+	case n > 0:
+		all := append(make([]treecache.SRV, 0, n), b.unnamed...)
+		for i := range b.named {
+			all = append(all, b.named[i].SRVs...)
+		}
+		r.SRVs = uniqueSRVs(all)
 	}
-	r.SRVs = uniqueSRVs(b.all)
 }
 
+// uniqueSRVs sorts the records as Records has them.
 func uniqueSRVs(all []treecache.SRV) []treecache.SRV {
-	seen := make(map[treecache.SRV]struct{}, len(all))
-	kept := all[:0]
-	for _, srv := range all {
-		if _, ok := seen[srv]; !ok {
-			seen[srv] = struct{}{}
-			kept = append(kept, srv)
-		}
-	}
-	return slices.Clip(kept)
+	slices.SortFunc(all, treecache.CompareSRVs)
+	return exact(slices.Compact(all))
 }

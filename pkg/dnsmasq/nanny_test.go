@@ -24,6 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"kubedns/pkg/dns/config"
+	"kubedns/pkg/freeport"
 )
 
 func TestMain(m *testing.M) {
@@ -58,7 +59,7 @@ func prepareNanny(t *testing.T, args []string, change func(*nannyTest)) *nannyTe
 	t.Helper()
 	path := needDnsmasq(t)
 	folder := openDir(t)
-	nt := &nannyTest{addr: freeAddr(t), dir: filepath.Join(folder, "config"), resolv: filepath.Join(folder, "resolv.conf")}
+	nt := &nannyTest{addr: freeport.Addr(t), dir: filepath.Join(folder, "config"), resolv: filepath.Join(folder, "resolv.conf")}
 	mkdir(t, nt.dir)
 	writeFile(t, nt.resolv, "nameserver 192.0.2.53\n")
 	_, port, _ := net.SplitHostPort(nt.addr)
@@ -269,14 +270,6 @@ func listenBoth(t *testing.T) (net.PacketConn, net.Listener) {
 	}
 	t.Fatal("no free port")
 	return nil, nil
-}
-
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	packets, stream := listenBoth(t)
-	defer stream.Close()
-	defer packets.Close()
-	return packets.LocalAddr().String()
 }
 
 // needDnsmasq returns the real dnsmasq's path, or skips the test.
@@ -619,7 +612,7 @@ func TestOwnArgumentsInvalid(t *testing.T) {
 
 // TestMetrics reads them over HTTP.
 func TestMetricsAddr(t *testing.T) {
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	a := startUpstream(t, "192.0.2.1")
 	nt := startNanny(t, nil, func(nt *nannyTest) {
 		nt.opts.MetricsAddr = addr

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -23,6 +24,11 @@ func exchange(ctx context.Context, p Probe) (*dns.Msg, error) {
 	}
 	return reply, err
 }
+
+// askAgain is how long a server may be silent over UDP before it is asked
+// again: one datagram that a busy machine has dropped is not a server that is
+// dead, and to take it for one would have the kubelet restart it.
+const askAgain = 250 * time.Millisecond
 
 // exchangeOver reads until the reply to question arrives: what else arrives
 // over UDP may be somebody's forgery, and the right one may still follow.
@@ -41,6 +47,13 @@ func exchangeOver(ctx context.Context, network, server string, question *dns.Msg
 	if err := conn.WriteMsg(question); err != nil {
 		return nil, err
 	}
+	if network == "udp" {
+		done := make(chan struct{})
+		var repeating sync.WaitGroup
+		defer repeating.Wait()
+		defer close(done)
+		repeating.Go(func() { repeat(conn, question, done) })
+	}
 	var malformed error
 	for {
 		reply, err := conn.ReadMsg()
@@ -57,6 +70,22 @@ func exchangeOver(ctx context.Context, network, server string, question *dns.Msg
 		malformed = fmt.Errorf("%w: %w", errMalformed, err)
 		if network == "tcp" {
 			return nil, malformed
+		}
+	}
+}
+
+// repeat sends question every askAgain until done is closed.
+func repeat(conn *dns.Conn, question *dns.Msg, done <-chan struct{}) {
+	ticker := time.NewTicker(askAgain)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-ticker.C:
+		}
+		if err := conn.WriteMsg(question); err != nil {
+			return // reading has the error too
 		}
 	}
 }

@@ -1,12 +1,16 @@
 package sidecar
 
 import (
+	"context"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
+
+	"kubedns/pkg/freeport"
 )
 
 const (
@@ -129,7 +133,7 @@ func TestServers(t *testing.T) {
 	tests := serverTests()
 	var probes []Probe
 	for i, test := range tests {
-		addr := freeAddr(t)
+		addr := freeport.Addr(t)
 		if test.handler != nil {
 			serveDNS(t, addr, test.handler)
 		}
@@ -187,10 +191,38 @@ func TestServerIPv6(t *testing.T) {
 	}
 }
 
+// A server that is too busy to read every datagram is not dead.
+func TestQuestionLost(t *testing.T) {
+	t.Parallel()
+	addr := freeport.Addr(t)
+	var asked atomic.Int32
+	serveDNS(t, addr, func(w dns.ResponseWriter, q *dns.Msg) {
+		if asked.Add(1) > 1 {
+			reply(dns.RcodeSuccess, testA)(w, q)
+		}
+	})
+	p, err := ParseProbe("busy," + addr + ",web.example.org,5,A")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	r, err := exchange(ctx, p)
+	if err != nil {
+		t.Fatalf("%v; asked %d times", err, asked.Load())
+	}
+	if f := replyFailure(r, p); f != nil {
+		t.Error(f)
+	}
+	if n := asked.Load(); n != 2 {
+		t.Errorf("asked %d times, want twice", n)
+	}
+}
+
 // With the stock interval a probe has two seconds.
 func TestServerAnswersLate(t *testing.T) {
 	t.Parallel()
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	release := make(chan struct{})
 	serveDNS(t, addr, func(w dns.ResponseWriter, q *dns.Msg) {
 		select {

@@ -19,8 +19,9 @@ const (
 )
 
 // newMux serves the health of probers by label, what gatherer has under
-// metricsPath, and whether the process itself lives under /healthz.
-func newMux(probers []*prober, gatherer prometheus.Gatherer, metricsPath string) *http.ServeMux {
+// metricsPath, whether the process itself lives under /healthz, and root under
+// / unless the metrics are there.
+func newMux(probers []*prober, gatherer prometheus.Gatherer, metricsPath string, root http.Handler) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+healthzPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -30,6 +31,9 @@ func newMux(probers []*prober, gatherer prometheus.Gatherer, metricsPath string)
 		mux.HandleFunc("GET "+healthcheckPath+"/"+p.probe.Label, func(w http.ResponseWriter, _ *http.Request) {
 			writeHealth(w, p.health())
 		})
+	}
+	if metricsPath != "/" {
+		mux.Handle("GET /{$}", root)
 	}
 	if metricsPath[len(metricsPath)-1] == '/' {
 		metricsPath += "{$}" // this path, and not all below it

@@ -15,6 +15,8 @@ import (
 
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"kubedns/pkg/freeport"
 )
 
 func TestHTTP(t *testing.T) {
@@ -22,6 +24,10 @@ func TestHTTP(t *testing.T) {
 	const metricsType = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 	ok := &outcome{latency: 123 * time.Microsecond}
 	failed := &outcome{failure: &failure{reasonTimeout, "timeout after 2s"}}
+	root := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = io.WriteString(w, "the page")
+	})
 	tests := []struct {
 		name, method, path string
 		last               *outcome
@@ -43,7 +49,10 @@ func TestHTTP(t *testing.T) {
 		{name: "unknown label", path: "/healthcheck/nope", status: 404, contentType: text},
 		{name: "no label", path: "/healthcheck/", status: 404, contentType: text},
 		{name: "below a label", path: "/healthcheck/dns/x", status: 404, contentType: text},
-		{name: "root", path: "/", status: 404, contentType: text},
+		{name: "root", path: "/", status: 200, contentType: "text/html; charset=utf-8", body: "the page"},
+		{name: "HEAD root", method: http.MethodHead, path: "/", status: 200, contentType: "text/html; charset=utf-8"},
+		{name: "POST root", method: http.MethodPost, path: "/", status: 405, contentType: text},
+		{name: "not there", path: "/index.html", status: 404, contentType: text},
 		{name: "POST", method: http.MethodPost, path: "/healthcheck/dns", status: 405, contentType: text},
 		{name: "metrics", path: "/metrics", status: 200, contentType: metricsType, body: `kubedns_probe_success{probe="dns"} 0`},
 		{name: "metrics elsewhere", path: "/a/b", metricsPath: "/a/b", status: 200, contentType: metricsType, body: "kubedns_probe_success"},
@@ -71,7 +80,7 @@ func TestHTTP(t *testing.T) {
 				probers[0].started.Store(&now)
 				probers[0].last.Store(&last)
 			}
-			server := httptest.NewServer(newMux(probers, registry, test.metricsPath))
+			server := httptest.NewServer(newMux(probers, registry, test.metricsPath, root))
 			defer server.Close()
 			req, err := http.NewRequestWithContext(t.Context(), test.method, server.URL+test.path, nil)
 			if err != nil {
@@ -136,7 +145,7 @@ func TestHTTPTimeout(t *testing.T) {
 
 // Requests under way do not keep a sidecar that was told to end.
 func TestServeEnds(t *testing.T) {
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	serveDNS(t, addr, func(dns.ResponseWriter, *dns.Msg) {}) // so that a probe is under way as well
 	s, err := New(Config{
 		Dnsmasq: addr, PollInterval: time.Second, MetricsPath: "/metrics",
@@ -234,7 +243,7 @@ func TestConfig(t *testing.T) {
 
 // Two sidecars in one process have nothing in common.
 func TestTwoSidecars(t *testing.T) {
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	serveDNS(t, addr, reply(dns.RcodeSuccess, testA))
 	probe := Probe{Label: "dns", Server: addr, Name: "web.example.org.", Interval: time.Hour, Qtype: dns.TypeA}
 	wrong := probe
@@ -256,7 +265,7 @@ func TestTwoSidecars(t *testing.T) {
 // requests a second for two seconds, while the probes run.
 func TestHTTPLoad(t *testing.T) {
 	const workers, each, pause = 10, 200, 10 * time.Millisecond
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	serveDNS(t, addr, reply(dns.RcodeSuccess, testA))
 	var probes []Probe
 	for _, label := range []string{"a", "b"} {

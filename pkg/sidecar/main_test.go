@@ -12,6 +12,8 @@ import (
 
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
+
+	"kubedns/pkg/freeport"
 )
 
 func TestMain(m *testing.M) {
@@ -33,7 +35,7 @@ type instance struct {
 func start(t *testing.T, cfg Config) *instance {
 	t.Helper()
 	if cfg.Dnsmasq == "" {
-		cfg.Dnsmasq = freeAddr(t)
+		cfg.Dnsmasq = freeport.Addr(t)
 	}
 	if cfg.PollInterval == 0 {
 		cfg.PollInterval = 5 * time.Second
@@ -155,26 +157,6 @@ func listen(t *testing.T) net.Listener {
 		t.Fatal(err)
 	}
 	return l
-}
-
-// freeAddr returns a port of 127.0.0.1 that nobody uses, over UDP or TCP.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	var config net.ListenConfig
-	for range 20 {
-		l, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := config.ListenPacket(t.Context(), "udp", l.Addr().String())
-		_ = l.Close()
-		if err == nil {
-			_ = c.Close()
-			return l.Addr().String()
-		}
-	}
-	t.Fatal("no port that is free over UDP and TCP")
-	return ""
 }
 
 // serveDNS answers at addr over UDP and TCP until stop is called or the test

@@ -3,6 +3,7 @@ package sidecar
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/golang/glog"
@@ -24,11 +25,14 @@ type poller struct {
 	interval time.Duration
 	client   counterClient
 	metrics  pollMetrics
+	seen     atomic.Pointer[seen] // nil before the first poll
 
 	// The goroutine of run alone has the rest.
 	last        map[string]uint64      // by counter name; absent: counts from zero
 	lastServers map[string]serverCount // by server
 	failing     bool                   // the last poll failed, at least in part
+	hits        float64                // all that were exported
+	misses      float64
 }
 
 type serverCount struct{ queries, failures uint64 }
@@ -73,7 +77,8 @@ func (p *poller) run(ctx context.Context) error {
 // failed exports the other parts and counts as one error.
 func (p *poller) poll(ctx context.Context) {
 	got := p.ask(ctx)
-	if ctx.Err() == nil && p.restarted(got) {
+	restarted := ctx.Err() == nil && p.restarted(got)
+	if restarted {
 		p.metrics.restarts.Inc()
 		clear(p.last)
 		for addr := range p.lastServers {
@@ -87,6 +92,7 @@ func (p *poller) poll(ctx context.Context) {
 		return // the sidecar ends, which says nothing about dnsmasq
 	}
 	p.export(got)
+	p.seen.Store(see(p.seen.Load(), got, restarted, p.hits, p.misses, time.Now()))
 	p.metrics.up.Set(oneIf(got.answered()))
 	if got.err != nil {
 		p.metrics.errors.Inc()
@@ -150,8 +156,15 @@ func (p *poller) restarted(got answers) bool {
 func (p *poller) export(got answers) {
 	for _, name := range counterNames() {
 		if value, ok := got.values[name]; ok {
-			p.metrics.counters[name].Add(growth(p.last[name], value))
+			grown := growth(p.last[name], value)
+			p.metrics.counters[name].Add(grown)
 			p.last[name] = value
+			switch name {
+			case counters.Hits:
+				p.hits += grown
+			case counters.Misses:
+				p.misses += grown
+			}
 		}
 	}
 	if size, ok := got.values[counters.CacheSize]; ok {

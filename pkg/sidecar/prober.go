@@ -20,6 +20,7 @@ type prober struct {
 	metrics  probeMetrics
 	started  atomic.Pointer[time.Time] // nil before run
 	last     atomic.Pointer[outcome]   // nil before the first probe has finished
+	recent   outcomes
 }
 
 // probeMetrics are the metrics of one probe.
@@ -97,6 +98,7 @@ func (p *prober) record(o *outcome) {
 		p.metrics.errors.Inc()
 		p.metrics.failures[o.failure.reason].Inc()
 	}
+	p.recent.add(*o)
 	p.logChange(p.last.Swap(o), o)
 }
 

@@ -16,14 +16,16 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"kubedns/pkg/freeport"
 )
 
 // Debian's prometheus scrapes a sidecar and, where the tree has it, kube-dns.
 func TestPrometheus(t *testing.T) {
 	path := needProgram(t, "prometheus")
-	backendAddr := freeAddr(t)
+	backendAddr := freeport.Addr(t)
 	serveDNS(t, backendAddr, standIn)
-	dnsmasqAddr := freeAddr(t)
+	dnsmasqAddr := freeport.Addr(t)
 	startDnsmasq(t, dnsmasqAddr, backendAddr)
 	p, err := ParseProbe("dnsmasq," + dnsmasqAddr + ",kubernetes.default.svc.cluster.local,0.1,SRV,uncached")
 	if err != nil {
@@ -55,7 +57,7 @@ func TestPrometheus(t *testing.T) {
 	})
 	t.Run("kube-dns", func(t *testing.T) {
 		kubeDNS := buildKubeDNS(t)
-		addr, metricsAddr := freeAddr(t), freeAddr(t)
+		addr, metricsAddr := freeport.Addr(t), freeport.Addr(t)
 		startKubeDNS(t, kubeDNS, addr, metricsAddr)
 		q := new(dns.Msg)
 		q.SetQuestion("kubernetes.default.svc.cluster.local.", dns.TypeA)
@@ -82,7 +84,7 @@ func startPrometheus(t *testing.T, path, target string) string {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	startProcess(t, nil, path, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+addr)
 	return "http://" + addr
 }
@@ -114,7 +116,7 @@ func TestPromtool(t *testing.T) {
 	path := needProgram(t, "promtool")
 	// The names that kube-dns has always had are not all.
 	oldNames := regexp.MustCompile(`^kubedns_(dnsmasq_(hits|misses|evictions|insertions|errors)|probe_kubedns_(latency_ms|errors)) `)
-	s := start(t, Config{Probes: []Probe{{Label: "kubedns", Server: freeAddr(t), Name: "example.org.", Interval: defaultInterval, Qtype: dns.TypeA}}})
+	s := start(t, Config{Probes: []Probe{{Label: "kubedns", Server: freeport.Addr(t), Name: "example.org.", Interval: defaultInterval, Qtype: dns.TypeA}}})
 	waitFor(t, "a probe", func() bool { return s.health(t, "kubedns").Err == "connection refused" })
 	resp, err := s.get(t.Context(), "/metrics")
 	if err != nil {

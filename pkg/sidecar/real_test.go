@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"kubedns/pkg/freeport"
 )
 
 // Tests with the real dnsmasq, kube-dns and Prometheus.
@@ -114,7 +116,7 @@ func backends() []backend {
 		{"kube-dns", func(t *testing.T) func(string) func() {
 			t.Helper()
 			path := buildKubeDNS(t)
-			return func(addr string) func() { return startKubeDNS(t, path, addr, freeAddr(t)) }
+			return func(addr string) func() { return startKubeDNS(t, path, addr, freeport.Addr(t)) }
 		}},
 	}
 }
@@ -165,7 +167,7 @@ func startKubeDNS(t *testing.T, path, addr, metricsAddr string) (stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, healthzPort, err := net.SplitHostPort(freeAddr(t))
+	_, healthzPort, err := net.SplitHostPort(freeport.Addr(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +200,7 @@ func forEachBackend(t *testing.T, test func(t *testing.T, startBackend func(addr
 func TestKubeDNSKilled(t *testing.T) {
 	needProgram(t, "dnsmasq")
 	forEachBackend(t, func(t *testing.T, startBackend func(addr string) (stop func())) {
-		backendAddr, dnsmasqAddr := freeAddr(t), freeAddr(t)
+		backendAddr, dnsmasqAddr := freeport.Addr(t), freeport.Addr(t)
 		stop := startBackend(backendAddr)
 		startDnsmasq(t, dnsmasqAddr, backendAddr)
 		const question, interval = ",kubernetes.default.svc.cluster.local,3,", 3 * time.Second
@@ -319,7 +321,7 @@ func watchCounters(ctx context.Context, t *testing.T, s *instance) (stop func())
 func TestDnsmasqRestarted(t *testing.T) {
 	needProgram(t, "dnsmasq")
 	forEachBackend(t, func(t *testing.T, startBackend func(addr string) (stop func())) {
-		backendAddr, dnsmasqAddr := freeAddr(t), freeAddr(t)
+		backendAddr, dnsmasqAddr := freeport.Addr(t), freeport.Addr(t)
 		startBackend(backendAddr)
 		dnsmasq := startDnsmasq(t, dnsmasqAddr, backendAddr, "--cache-size=400")
 		s := start(t, Config{Dnsmasq: dnsmasqAddr, PollInterval: 25 * time.Millisecond})
@@ -350,7 +352,7 @@ func TestDnsmasqRestarted(t *testing.T) {
 // the others would count twice.
 func TestDnsmasqCacheEmptied(t *testing.T) {
 	needProgram(t, "dnsmasq")
-	backendAddr, dnsmasqAddr := freeAddr(t), freeAddr(t)
+	backendAddr, dnsmasqAddr := freeport.Addr(t), freeport.Addr(t)
 	serveDNS(t, backendAddr, standIn)
 	dnsmasq := startDnsmasq(t, dnsmasqAddr, backendAddr)
 	s := start(t, Config{Dnsmasq: dnsmasqAddr, PollInterval: 25 * time.Millisecond})

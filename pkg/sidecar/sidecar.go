@@ -61,11 +61,15 @@ func New(cfg Config) (*Sidecar, error) {
 	if err != nil {
 		return nil, err
 	}
+	root, err := newStatusPage(probers, poller, cfg.MetricsPath)
+	if err != nil {
+		return nil, err
+	}
 	return &Sidecar{
 		listen:  cfg.Listen,
 		probers: probers,
 		poller:  poller,
-		server:  newServer(newMux(probers, registry, cfg.MetricsPath)),
+		server:  newServer(newMux(probers, registry, cfg.MetricsPath, root)),
 	}, nil
 }
 

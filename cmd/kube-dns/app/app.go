@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -48,7 +49,7 @@ func Run(ctx context.Context, o *options.Options) error {
 	} else if limit != math.MaxInt64 {
 		glog.Infof("kube-dns: memory limit %d MiB, from GOMEMLIMIT or nine tenths of the cgroup's", limit>>20)
 	}
-	a := &app{options: o, registry: prometheus.NewRegistry()}
+	a := &app{options: o, registry: prometheus.NewRegistry(), started: time.Now()}
 	kd, source, err := a.cluster()
 	if err != nil {
 		return err
@@ -66,6 +67,7 @@ func Run(ctx context.Context, o *options.Options) error {
 	if err != nil {
 		return err
 	}
+	a.samples.totals = a.server.Totals
 	a.reload = newReload(a.apply)
 	if err := a.useNameservers(nil); err != nil {
 		return err
@@ -85,6 +87,10 @@ type app struct {
 	reload    *reload
 	registry  *prometheus.Registry
 	ready     readiness
+	started   time.Time
+	samples   samples
+
+	nameservers atomic.Pointer[nameservers] // as useNameservers left them
 }
 
 // cluster makes the KubeDNS and the source of its configuration.
@@ -146,6 +152,10 @@ func (a *app) run(ctx context.Context, source config.Source) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 
+	mux, err := a.healthMux()
+	if err != nil {
+		return err
+	}
 	health, err := listenHTTP(ctx, o.HealthzPort)
 	if err != nil {
 		return err
@@ -156,11 +166,12 @@ func (a *app) run(ctx context.Context, source config.Source) error {
 	}
 	a.ready.set(a.kd.Missing)
 	parts := []func(context.Context) error{
-		httpPart(health, healthMux(&a.ready, a.kd.Tree(), seconds(o.TTL))),
+		httpPart(health, mux),
 		func(ctx context.Context) error { return a.server.Serve(ctx, listeners) },
 		a.kd.Run,
 		func(ctx context.Context) error { return source.Run(ctx, a.reload.report) },
 		a.watchSync,
+		a.samples.run,
 		flushLog(o.LogFlushFrequency),
 	}
 	if o.Prometheus.Port != 0 {
@@ -168,9 +179,9 @@ func (a *app) run(ctx context.Context, source config.Source) error {
 		if err != nil {
 			return errors.Join(err, health.Close(), listeners.Close())
 		}
-		mux := http.NewServeMux()
-		mux.Handle(o.Prometheus.Path, promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
-		parts = append(parts, httpPart(l, mux))
+		metrics := http.NewServeMux()
+		metrics.Handle(o.Prometheus.Path, promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
+		parts = append(parts, httpPart(l, metrics))
 	}
 	if o.Profiling {
 		var lc net.ListenConfig
@@ -278,14 +289,18 @@ func (a *app) apply(c *config.Config) error {
 // flag, or those of /etc/resolv.conf, less our own address.
 func (a *app) useNameservers(configured []netip.AddrPort) error {
 	list, from := configured, "configuration"
+	now := nameservers{Read: time.Now()} // from the configuration, which knows where that is from
 	if len(list) == 0 {
 		list, from = a.options.Nameservers, "--nameservers"
+		now.From = origin{Kind: "flag", Name: from}
 	}
 	if len(list) == 0 {
 		var err error
 		from = resolvConf
+		now.From = origin{Kind: "resolvConf", Name: from}
 		if list, err = forward.ResolvConf(resolvConf); err != nil {
 			glog.Warningf("kube-dns: %v", err)
+			now.Error = err.Error()
 		}
 	}
 	local, err := forward.LocalAddrs()
@@ -304,6 +319,8 @@ func (a *app) useNameservers(configured []netip.AddrPort) error {
 		glog.Infof("kube-dns: forwarding to %v (%s)", kept, from)
 		a.forwarder.SetNameservers(kept)
 	}
+	now.Addrs, now.LeftOut = a.forwarder.Nameservers(), append([]netip.AddrPort{}, left...)
+	a.nameservers.Store(&now)
 	return nil
 }
 

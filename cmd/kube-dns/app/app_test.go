@@ -28,6 +28,7 @@ import (
 	"kubedns/pkg/dns/config"
 	"kubedns/pkg/dns/forward"
 	"kubedns/pkg/dns/treecache"
+	"kubedns/pkg/freeport"
 )
 
 const manifest = `{apiVersion: v1, kind: Service, metadata: {name: web, namespace: default}, spec: {clusterIP: 192.0.2.7, ports: [{name: http, port: 80}]}}`
@@ -87,13 +88,7 @@ func start(t *testing.T, args ...string) *running {
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	var lc net.ListenConfig
-	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return int(netip.MustParseAddrPort(freeport.Addr(t)).Port())
 }
 
 func (r *running) await(what string, done func() bool) {
@@ -256,7 +251,8 @@ func TestRunAddressInUse(t *testing.T) {
 
 func TestReadinessBeforeAnythingIsKnown(t *testing.T) {
 	var r readiness
-	mux := healthMux(&r, treecache.New("cluster.local."), 30)
+	mux := http.NewServeMux()
+	addHealth(mux, &r, treecache.New("cluster.local."), 30)
 	get := func() *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readiness", nil))

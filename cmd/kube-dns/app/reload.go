@@ -1,6 +1,7 @@
 package app
 
 import (
+	"sync"
 	"time"
 
 	"github.com/golang/glog"
@@ -9,16 +10,22 @@ import (
 	"kubedns/pkg/dns/config"
 )
 
-// reload puts updates of the configuration into force.
+// reload puts updates of the configuration into force, and remembers what
+// became of them.
 type reload struct {
 	apply func(*config.Config) error
+
+	mu      sync.Mutex // held while an update is put into force
+	inForce config.Update
+	refused config.Update // Err is why
 
 	successful, timestamp prometheus.Gauge
 }
 
 func newReload(apply func(*config.Config) error) *reload {
 	r := &reload{
-		apply: apply,
+		apply:   apply,
+		inForce: config.Update{Config: &config.Config{}, Origin: "default"},
 		successful: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "kubedns_config_last_reload_successful",
 			Help: "1 where the last update of the configuration is in force, 0 where it was refused.",
@@ -44,20 +51,32 @@ func (r *reload) Collect(ch chan<- prometheus.Metric) {
 	r.timestamp.Collect(ch)
 }
 
+// last shows look the update in force, whose Time is zero while it is the default
+// and nothing was read, and the one refused last, whose Time is zero where
+// none was. Until look returns nothing is put into force.
+func (r *reload) last(look func(inForce, refused config.Update)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	look(r.inForce, r.refused)
+}
+
 // report takes what the source saw. What is refused changes nothing.
 func (r *reload) report(u config.Update) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, w := range u.Warnings {
 		glog.Warningf("config: %s: %s", u.Origin, w)
 	}
-	err := u.Err
-	if err == nil {
-		err = r.apply(u.Config)
+	if u.Err == nil {
+		u.Err = r.apply(u.Config)
 	}
-	if err != nil {
+	if u.Err != nil {
+		r.refused = u
 		r.successful.Set(0)
-		glog.Errorf("config: %s refused, the running configuration stays: %v", u.Origin, err)
+		glog.Errorf("config: %s refused, the running configuration stays: %v", u.Origin, u.Err)
 		return
 	}
+	r.inForce = u
 	r.successful.Set(1)
 	r.timestamp.Set(float64(u.Time.UnixNano()) / float64(time.Second))
 	glog.Infof("config: %s is in force: %v", u.Origin, u.Config.Data())

@@ -278,6 +278,31 @@ func (c *ControlPlane) StopAPIServer() error { return c.apiserver.Stop(syscall.S
 // KillEtcd ends etcd as kill -9 does.
 func (c *ControlPlane) KillEtcd() error { return c.etcd.Stop(syscall.SIGKILL) }
 
+// BackUpEtcd copies etcd's data into the folder dir, which must not exist. etcd
+// is killed for that, and started again; the API server goes on.
+func (c *ControlPlane) BackUpEtcd(ctx context.Context, dir string) error {
+	if err := c.KillEtcd(); err != nil {
+		return err
+	}
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join(c.dir, "etcd"))); err != nil {
+		return fmt.Errorf("copying etcd's data: %w", err)
+	}
+	return c.StartEtcd(ctx)
+}
+
+// RestoreEtcd puts what BackUpEtcd has copied in place of etcd's data. Neither
+// etcd nor the API server may be running.
+func (c *ControlPlane) RestoreEtcd(dir string) error {
+	data := filepath.Join(c.dir, "etcd")
+	if err := os.RemoveAll(data); err != nil {
+		return fmt.Errorf("removing etcd's data: %w", err)
+	}
+	if err := os.CopyFS(data, os.DirFS(dir)); err != nil {
+		return fmt.Errorf("restoring etcd's data: %w", err)
+	}
+	return nil
+}
+
 // Stop ends both, at once: their data is not needed any more.
 func (c *ControlPlane) Stop() {
 	for _, p := range []*Process{c.apiserver, c.etcd} {

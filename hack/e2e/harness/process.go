@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -153,4 +154,25 @@ func poll(ctx context.Context, interval time.Duration, f func(context.Context) e
 		case <-ticker.C:
 		}
 	}
+}
+
+// StartProgram starts the program path until the test's end, when it gets
+// SIGTERM and must exit with 0.
+func StartProgram(t testing.TB, path string, args ...string) *Process {
+	t.Helper()
+	p, err := start(&Log{}, []string{"GORACE=atexit_sleep_ms=50"}, path, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(syscall.SIGTERM); err != nil {
+			t.Errorf("stopping %s: %v", path, err)
+		} else if code, err := p.Wait(0); err != nil || code != 0 {
+			t.Errorf("%s exited with %d (%v), want 0", path, code, err)
+		}
+		if t.Failed() {
+			t.Logf("%s said:\n%s", path, p.Log.Tail(4000))
+		}
+	})
+	return p
 }

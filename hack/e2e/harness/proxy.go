@@ -38,7 +38,9 @@ type Proxy struct {
 	mode     ProxyMode
 	listener net.Listener // nil while it does not listen
 	conns    map[net.Conn]struct{}
+	frozen   map[net.Conn]struct{}
 	changed  chan struct{} // closed when the mode changes
+	ended    bool
 }
 
 // StartProxy starts a proxy to target, a host:port, in the mode given.
@@ -48,10 +50,13 @@ func StartProxy(t testing.TB, target string, mode ProxyMode) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{Addr: l.Addr().String(), target: target, conns: map[net.Conn]struct{}{}, changed: make(chan struct{})}
+	p := &Proxy{Addr: l.Addr().String(), target: target, conns: map[net.Conn]struct{}{}, frozen: map[net.Conn]struct{}{}, changed: make(chan struct{})}
 	p.serve(l)
 	t.Cleanup(func() {
 		p.mu.Lock()
+		p.ended = true
+		close(p.changed)
+		p.changed = make(chan struct{})
 		p.stop()
 		p.mu.Unlock()
 		p.wg.Wait()
@@ -82,6 +87,16 @@ func (p *Proxy) SetMode(t testing.TB, mode ProxyMode) {
 			t.Fatal(err)
 		}
 		p.serve(l)
+	}
+}
+
+// Freeze lets nothing through on the connections there are, as a network that
+// has forgotten of them; new ones are forwarded.
+func (p *Proxy) Freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		p.frozen[conn] = struct{}{}
 	}
 }
 
@@ -162,7 +177,8 @@ func (g *gate) Write(b []byte) (int, error) {
 	for {
 		g.proxy.mu.Lock()
 		_, open := g.proxy.conns[g.conn]
-		silent, changed := g.proxy.mode == ProxySilent, g.proxy.changed
+		_, frozen := g.proxy.frozen[g.conn]
+		silent, changed := (g.proxy.mode == ProxySilent || frozen) && !g.proxy.ended, g.proxy.changed
 		g.proxy.mu.Unlock()
 		switch {
 		case !open && !silent:

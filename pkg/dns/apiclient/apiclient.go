@@ -6,6 +6,7 @@ package apiclient
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"runtime"
 
 	corev1 "k8s.io/api/core/v1"
@@ -72,9 +73,21 @@ func client(cfg *rest.Config, path string, gv schema.GroupVersion, add func(*api
 	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	c.ContentType = apiruntime.ContentTypeProtobuf
 	c.AcceptContentTypes = apiruntime.ContentTypeProtobuf + "," + apiruntime.ContentTypeJSON
-	r, err := rest.RESTClientFor(c)
+	r, err := restClient(c)
 	if err != nil {
 		return nil, fmt.Errorf("making a client for %v: %w", gv, err)
 	}
 	return r, nil
+}
+
+// restClient makes a client that follows changes of the CA's file.
+func restClient(cfg *rest.Config) (*rest.RESTClient, error) {
+	if cfg.CAFile == "" || len(cfg.CAData) > 0 {
+		return rest.RESTClientFor(cfg)
+	}
+	t, err := newCAFile(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return rest.RESTClientForConfigAndClient(cfg, &http.Client{Transport: t, Timeout: cfg.Timeout})
 }

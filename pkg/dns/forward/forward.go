@@ -102,6 +102,22 @@ func New(o Options) *Forwarder {
 	return f
 }
 
+// Clone returns a Forwarder that asks as f would now: the same nameservers,
+// what is known of their health, whose turn it is, and how many questions are
+// under way. Nothing that is asked of it changes f, nor the other way round.
+func (f *Forwarder) Clone() *Forwarder {
+	c := New(f.options)
+	c.turn.Store(f.turn.Load())
+	c.inFlight.Store(f.inFlight.Load())
+	servers := *f.nameservers.Load()
+	next := make([]*nameserver, len(servers))
+	for i, s := range servers {
+		next[i] = s.clone()
+	}
+	c.nameservers.Store(&next)
+	return c
+}
+
 // SetNameservers replaces all nameservers in one step. Questions under way end
 // with those they began with; what is known of the health of nameservers that
 // stay is kept. Repeated and invalid addresses and port 0 are left out; an

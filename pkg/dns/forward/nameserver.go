@@ -45,6 +45,17 @@ func newNameserver(addr netip.AddrPort, o Options) *nameserver {
 	return &nameserver{addr: addr, backoffMin: o.BackoffMin, backoffMax: o.BackoffMax, forgetNoEDNS: o.ForgetNoEDNS}
 }
 
+// clone is a nameserver of the same address and state, which has its own from
+// then on.
+func (s *nameserver) clone() *nameserver {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &nameserver{
+		addr: s.addr, backoffMin: s.backoffMin, backoffMax: s.backoffMax, forgetNoEDNS: s.forgetNoEDNS,
+		known: s.known, backoff: s.backoff, backoffStart: s.backoffStart, probed: s.probed, noEDNSUntil: s.noEDNSUntil,
+	}
+}
+
 func (s *nameserver) health() Health {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,6 +20,7 @@ type connTable struct {
 	mu       sync.Mutex
 	conns    map[*tcpConn]struct{}
 	byClient map[netip.Addr]int
+	evicted  seldom // lines in the log
 }
 
 // tcpConn is an open connection.
@@ -55,8 +56,17 @@ func (t *connTable) add(conn net.Conn) *tcpConn {
 	return c
 }
 
-// evict closes the connection that was idle for the longest; t is locked.
-func (t *connTable) evict() {
+// makeRoom closes the connection that was idle for the longest, for its
+// descriptor, and tells whether there was one.
+func (t *connTable) makeRoom() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.evict()
+}
+
+// evict closes the connection that was idle for the longest, and tells whether
+// there was one; t is locked.
+func (t *connTable) evict() bool {
 	var oldest *tcpConn
 	for c := range t.conns {
 		if oldest == nil || c.active.Load() < oldest.active.Load() {
@@ -64,11 +74,14 @@ func (t *connTable) evict() {
 		}
 	}
 	if oldest == nil {
-		return
+		return false
 	}
-	glog.V(2).Infof("server: %v: closed, there are too many TCP connections", oldest.RemoteAddr())
+	if n, ok := t.evicted.due(time.Now()); ok {
+		glog.V(2).Infof("server: %v: closed, there are too many TCP connections (%d closed)", oldest.RemoteAddr(), n)
+	}
 	t.forget(oldest)
 	closeConn(oldest)
+	return true
 }
 
 // remove takes a connection that has ended out of the table.
@@ -93,6 +106,34 @@ func (t *connTable) size() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.conns)
+}
+
+// seldom lets a line into the log once a second at most, however often what it
+// tells of happens. The zero value is ready; it is not safe for concurrent use.
+type seldom struct {
+	next   time.Time // when the next line may come
+	untold int
+}
+
+// due counts an occurrence. Where a line may come it returns how many
+// occurrences that line stands for: those since the last one, and this.
+func (s *seldom) due(now time.Time) (n int, ok bool) {
+	s.untold++
+	if now.Before(s.next) {
+		return 0, false
+	}
+	n, s.untold, s.next = s.untold, 0, now.Add(time.Second)
+	return n, true
+}
+
+// descriptorsFor is how many of n TCP connections there may be where the
+// process may have limit files open: half of them at most, so that the others
+// remain for HTTP, the API server, and questions at upstream nameservers.
+func descriptorsFor(n int, limit uint64) int {
+	if limit/2 < uint64(n) {
+		return max(1, int(limit/2))
+	}
+	return n
 }
 
 // rateLimiter bounds the answers over UDP to each client address. Its memory
@@ -151,6 +192,23 @@ func clientAddr(name []byte) []byte {
 	return nil
 }
 
-// pressedAfter is for how long every batch has to be full for a socket to be
-// behind.
+// pressedAfter is for how long a full batch has to be waiting each time for a
+// socket to be behind.
 const pressedAfter = 100 * time.Millisecond
+
+// pressure tells whether questions come faster over a socket than they are
+// answered: batch after full batch, each there before it was asked for, is no
+// burst when it goes on for so long. What costs most and is not the zone's is
+// shed then. The zero value is ready.
+type pressure struct {
+	slack int64 // when there was last no full batch waiting, in Unix nanoseconds
+}
+
+// note takes a batch of n datagrams, for which the socket was waited or not, at
+// the time now in Unix nanoseconds, and tells whether the socket is behind.
+func (p *pressure) note(n int, waited bool, now int64) bool {
+	if n < batchSize || waited || p.slack == 0 {
+		p.slack = now
+	}
+	return now-p.slack > int64(pressedAfter)
+}

@@ -69,12 +69,52 @@ func TestConnTable(t *testing.T) {
 			t.Errorf("%s closed: %v, want %v: the one idle for the longest goes", name, got, tt.want)
 		}
 	}
+	// Where descriptors are short, the same one goes though the table is not full.
+	a1.active.Store(40)
+	if !table.makeRoom() || !isClosed(t, b) || isClosed(t, a1) || table.size() != 2 {
+		t.Errorf("b is closed: %v, a1: %v, the size is %d; want b alone", isClosed(t, b), isClosed(t, a1), table.size())
+	}
 	table.remove(a2) // its goroutine ends later
 	table.remove(a1)
 	table.remove(b)
 	table.remove(c)
 	if table.size() != 0 || len(table.byClient) != 0 {
 		t.Errorf("left: %d connections, %d clients", table.size(), len(table.byClient))
+	}
+	if table.makeRoom() {
+		t.Error("an empty table made room")
+	}
+}
+
+func TestSeldom(t *testing.T) {
+	var s seldom
+	start := timeNow()
+	for i, want := range []struct {
+		after time.Duration
+		n     int
+		ok    bool
+	}{
+		{0, 1, true}, {0, 0, false}, {999 * time.Millisecond, 0, false}, {time.Second, 3, true},
+		{1500 * time.Millisecond, 0, false}, {10 * time.Second, 2, true}, {20 * time.Second, 1, true},
+	} {
+		if n, ok := s.due(start.Add(want.after)); n != want.n || ok != want.ok {
+			t.Errorf("occurrence %d, after %v: %d, %v; want %d, %v", i, want.after, n, ok, want.n, want.ok)
+		}
+	}
+}
+
+func TestDescriptorsFor(t *testing.T) {
+	for _, tt := range []struct {
+		n     int
+		limit uint64
+		want  int
+	}{
+		{1000, 1 << 20, 1000}, {1000, 2000, 1000}, {1000, 1999, 999}, {1000, 1024, 512}, {1000, 64, 32}, {1000, 1, 1},
+		{1000, 1<<64 - 1, 1000}, // RLIM_INFINITY
+	} {
+		if got := descriptorsFor(tt.n, tt.limit); got != tt.want {
+			t.Errorf("%d connections, %d files: %d, want %d", tt.n, tt.limit, got, tt.want)
+		}
 	}
 }
 
@@ -205,5 +245,63 @@ func TestPressed(t *testing.T) {
 	}
 	if got := s.gather(t)["kubedns_forward_overloaded_total"]; got != 1 {
 		t.Errorf("%v counted as shed, want 1", got)
+	}
+}
+
+func TestPressure(t *testing.T) {
+	var p pressure
+	const ms = int64(time.Millisecond)
+	start := timeNow().UnixNano()
+	for i, tt := range []struct {
+		ms     int64
+		n      int
+		waited bool
+		want   bool
+	}{
+		{0, batchSize, false, false}, // the first
+		{100, batchSize, false, false},
+		{101, batchSize, false, true},
+		{102, batchSize - 1, false, false}, // all that there was
+		{202, batchSize, false, false},
+		{203, batchSize, false, true},
+		// Clients that send as many at a time as a batch has, and wait.
+		{204, batchSize, true, false},
+		{300, batchSize, true, false},
+		{400, batchSize, false, false},
+		{401, batchSize, false, true},
+	} {
+		if got := p.note(tt.n, tt.waited, start+tt.ms*ms); got != tt.want {
+			t.Errorf("batch %d, of %d after %d ms, waited %v: behind %v, want %v", i, tt.n, tt.ms, tt.waited, got, tt.want)
+		}
+	}
+}
+
+// A read tells whether there was nothing to read at first.
+func TestReadWaited(t *testing.T) {
+	u, err := listenUDP(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"), 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = u.conn.Close() })
+	addr, err := netip.ParseAddrPort(u.conn.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := dial(t, "udp", addr)
+	for _, late := range []bool{false, true, false} {
+		send := func() {
+			if _, err := conn.Write([]byte("question")); err != nil {
+				t.Error(err)
+			}
+		}
+		if late {
+			timer := time.AfterFunc(200*time.Millisecond, send)
+			t.Cleanup(func() { timer.Stop() })
+		} else {
+			send()
+		}
+		if n, err := u.read(); n != 1 || err != nil || u.waited != late {
+			t.Errorf("sent late: %v; read %d, %v, waited %v", late, n, err, u.waited)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/miekg/dns"
 
@@ -83,6 +84,18 @@ func (r *reply) head(owner, rrtype uint16, ttl [4]byte, rdlength int) {
 
 // headLen is what head appends.
 const headLen = 12
+
+// addresses tells how many of n records of type A or AAAA still fit, and makes
+// room for them in buf.
+func (r *reply) addresses(qtype uint16, n int) int {
+	size := headLen + 4
+	if qtype == dns.TypeAAAA {
+		size = headLen + 16
+	}
+	n = max(0, min(n, (r.limit-len(r.buf))/size))
+	r.buf = slices.Grow(r.buf, n*size+optLen)
+	return n
+}
 
 // address appends an A or AAAA record and reports whether it fitted.
 func (r *reply) address(owner uint16, addr netip.Addr) bool {

@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	skydns "github.com/skynetservices/skydns/server"
+	"golang.org/x/sys/unix"
 
 	"kubedns/pkg/dns/treecache"
 	"kubedns/pkg/version"
@@ -83,15 +84,18 @@ type Server struct {
 	sockets   int
 	tcpIdle   time.Duration
 	conns     *connTable
+	replies   sync.Pool    // of *[]byte, for replies over TCP
 	rate      *rateLimiter // nil: no limit
 	metrics   *metrics
 
 	asked atomic.Int64 // when the last question came, in Unix nanoseconds
 
-	panics panicLog
+	panics *panicLog
+	unseen *metrics // what Inspect counts, which nobody collects
 
 	wildcards     atomic.Int32  // names with an asterisk that wait or are answered
 	wildcardSlots chan struct{} // those that are answered
+	inspectSlots  chan struct{} // the same, of Inspect
 }
 
 // New makes a server; it listens once Listen is called.
@@ -114,6 +118,13 @@ func New(o Options) (*Server, error) {
 	if o.MaxTCPConnectionsPerClient == 0 {
 		o.MaxTCPConnectionsPerClient = 250
 	}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		glog.V(2).Infof("server: RLIMIT_NOFILE: %v", err)
+	} else if n := descriptorsFor(o.MaxTCPConnections, files.Cur); n < o.MaxTCPConnections {
+		glog.Warningf("server: %d TCP connections at most, not %d: the process may have %d files open", n, o.MaxTCPConnections, files.Cur)
+		o.MaxTCPConnections = n
+	}
 	conns := newConnTable(o.MaxTCPConnections, o.MaxTCPConnectionsPerClient)
 	s := &Server{
 		zone:      newZone(o.Tree, o.TTL, o.NegativeTTL, o.DNSService),
@@ -128,6 +139,14 @@ func New(o Options) (*Server, error) {
 
 		// Half of the processors, so that they never keep the direct way.
 		wildcardSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+		inspectSlots:  make(chan struct{}, 1),
+
+		panics: &panicLog{},
+		unseen: newMetrics(o.Namespace, o.Subsystem, func() float64 { return 0 }),
+	}
+	s.replies.New = func() any {
+		b := make([]byte, 0, replyBuffer)
+		return &b
 	}
 	var err error
 	cfg := skydns.Config{Domain: o.Tree.Zone(), Ttl: o.TTL, MinTtl: o.NegativeTTL, RoundRobin: true, NoRec: true}
@@ -162,6 +181,13 @@ type worker struct {
 	tcp bool // how the question came
 	// pressed is set while questions come faster than they are answered.
 	pressed bool
+	// way and sys say, for Inspect, how the last question was answered, once
+	// decided is set.
+	way     way
+	sys     system
+	decided bool
+	// incomplete says that it was refused since the records are not complete.
+	incomplete bool
 	// slow are the questions that are answered on goroutines of their own.
 	// Whoever has the worker waits for them in the end.
 	slow sync.WaitGroup
@@ -212,6 +238,7 @@ func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, later fu
 	switch sys {
 	case systemAuth, systemReverse:
 		if !s.backend.HasSynced() {
+			w.incomplete = true
 			return w.done(start, sys, dns.RcodeRefused, 0)
 		}
 		if sys == systemReverse {
@@ -223,6 +250,7 @@ func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, later fu
 			v.way = wayDirect
 		}
 	}
+	w.way, w.sys, w.decided = v.way, sys, true
 	if v.way == wayDirect {
 		return w.done(start, sys, v.rcode, bitAA|bitRA)
 	}

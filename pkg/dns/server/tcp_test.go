@@ -1,10 +1,13 @@
 package server
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"runtime"
 	"slices"
@@ -461,5 +464,29 @@ func TestTCPMemory(t *testing.T) {
 	}
 	if each := (int64(heap()) - int64(before)) / conns; each > 24<<10 {
 		t.Errorf("each connection keeps %d octets", each)
+	}
+}
+
+// A length that is announced takes no memory before the octets come.
+func TestTCPAnnounced(t *testing.T) {
+	s := newTestServer(t, fixture(), nil)
+	client, conn := net.Pipe()
+	defer client.Close()
+	defer conn.Close()
+	least := uint64(math.MaxUint64)
+	for range 5 { // what else allocates meanwhile does not each time
+		in := bufio.NewReaderSize(bytes.NewReader(append([]byte{0xff, 0xff}, make([]byte, 100)...)), readBuffer)
+		c := &session{s: s.Server, conn: &tcpConn{Conn: conn}, in: in, w: s.newWorker()}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, _, err := c.next()
+		runtime.ReadMemStats(&after)
+		if err == nil {
+			t.Fatal("next() has the whole of a message that did not come")
+		}
+		least = min(least, after.TotalAlloc-before.TotalAlloc)
+	}
+	if least > 8<<10 {
+		t.Errorf("102 octets of a message of 65,535 have taken %d", least)
 	}
 }

@@ -52,6 +52,7 @@ type udpSocket struct {
 	// What the callbacks given to raw leave behind; they are made once, so
 	// that a call allocates nothing.
 	n           int
+	waited      bool // there was nothing to read at first
 	errno       syscall.Errno
 	first, last int
 	recv, write func(fd uintptr) bool
@@ -95,6 +96,7 @@ func listenUDP(ctx context.Context, addr netip.AddrPort, replySize int) (*udpSoc
 	u.recv = func(fd uintptr) bool {
 		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&u.in[0])), batchSize, unix.MSG_DONTWAIT, 0, 0)
 		u.n, u.errno = int(n), errno
+		u.waited = u.waited || errno == unix.EAGAIN
 		return errno != unix.EAGAIN
 	}
 	u.write = func(fd uintptr) bool {
@@ -133,6 +135,7 @@ func (u *udpSocket) read() (int, error) {
 		u.in[i].hdr.SetControllen(controlSize)
 		u.in[i].hdr.Flags = 0
 	}
+	u.waited = false
 	if err := u.raw.Read(u.recv); err != nil {
 		return 0, err
 	}
@@ -161,7 +164,7 @@ func (u *udpSocket) flush(n int) error {
 func (u *udpSocket) serve(ctx context.Context, s *Server) error {
 	w := s.newWorker()
 	defer w.slow.Wait()
-	var slack int64 // when a batch was last not full, in Unix nanoseconds
+	var behind pressure
 	for {
 		n, err := u.read()
 		if errors.Is(err, net.ErrClosed) {
@@ -174,13 +177,7 @@ func (u *udpSocket) serve(ctx context.Context, s *Server) error {
 		}
 		now := time.Now().UnixNano()
 		s.asked.Store(now)
-		if n < batchSize || slack == 0 {
-			slack = now
-		}
-		// Batch after full batch for so long is no burst: questions come
-		// faster than they are answered. Those that cost most and are not the
-		// zone's are shed.
-		w.pressed = now-slack > int64(pressedAfter)
+		w.pressed = behind.note(n, u.waited, now)
 		answers := 0
 		for i := range n {
 			m := &u.in[i]

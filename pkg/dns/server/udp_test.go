@@ -67,7 +67,13 @@ func TestUDPBatch(t *testing.T) {
 			}
 			seen[id] = true
 			query := numbered(packed[id%len(packed)], id)
-			if got := s.text(checkReply(t, query, b[:n], false, s.udpSize)); got != want[id%len(packed)] {
+			got := checkReply(t, query, b[:n], false, s.udpSize)
+			// On a machine that is busy with other things the socket may be
+			// behind for long enough to shed outside names.
+			if got.Rcode == dns.RcodeServerFailure && questions[id%len(packed)] == "www.example.org. A" && s.gather(t)["kubedns_forward_overloaded_total"] > 0 {
+				continue
+			}
+			if got := s.text(got); got != want[id%len(packed)] {
 				t.Errorf("%s\ngot  %s\nwant %s", questions[id%len(packed)], got, want[id%len(packed)])
 			}
 		}

@@ -139,7 +139,7 @@ func (z *zone) services(q *query, r *reply, n int, rotate uint32) verdict {
 	case 4:
 		label := q.label(0)
 		if at := records.At(label); len(at) > 0 {
-			return z.addresses(q, r, at, false, rotate)
+			return z.at(q, r, at, rotate)
 		}
 		if len(label) > 0 && label[0] == '_' {
 			if records.HasProtocol(label) {
@@ -185,51 +185,68 @@ func (z *zone) service(q *query, r *reply, records *treecache.Records, rotate ui
 	if q.qtype == dns.TypeSRV && len(records.SRVs) > 0 {
 		return z.srvs(q, r, records, records.SRVs, rotate)
 	}
-	return z.addresses(q, r, records.Addresses, true, rotate)
+	return z.own(q, r, records, rotate)
 }
 
-// addresses answers A and AAAA from all; one that repeats is answered once
-// at the Service's own name.
-func (z *zone) addresses(q *query, r *reply, all []treecache.Address, own bool, rotate uint32) verdict {
-	if q.qtype != dns.TypeA && q.qtype != dns.TypeAAAA {
-		return z.otherType(q, r)
+// own answers A and AAAA at the Service's own name, where an address that
+// repeats is answered once.
+func (z *zone) own(q *query, r *reply, records *treecache.Records, rotate uint32) verdict {
+	v4, v6 := records.Family()
+	if q.qtype == dns.TypeA {
+		return z.addresses(q, r, records.Addresses, true, v4, rotate)
 	}
-	answered := func(a *treecache.Address) bool {
-		return a.Addr.Is4() == (q.qtype == dns.TypeA) && (!a.Repeated || !own)
-	}
-	n := uint32(0)
+	return z.addresses(q, r, records.Addresses, true, v6, rotate)
+}
+
+// at answers A and AAAA at an endpoint's label, which few addresses share.
+func (z *zone) at(q *query, r *reply, all []treecache.Address, rotate uint32) verdict {
+	n := 0
 	for i := range all {
-		if answered(&all[i]) {
+		if all[i].Addr.Is4() == (q.qtype == dns.TypeA) {
 			n++
 		}
+	}
+	return z.addresses(q, r, all, false, n, rotate)
+}
+
+// addresses answers A and AAAA with n addresses of all: those of the question's
+// family, and at the Service's own name those that do not repeat.
+func (z *zone) addresses(q *query, r *reply, all []treecache.Address, own bool, n int, rotate uint32) verdict {
+	if q.qtype != dns.TypeA && q.qtype != dns.TypeAAAA {
+		return z.otherType(q, r)
 	}
 	if n == 0 {
 		return z.nodata(q, r)
 	}
-	// Those that are not answered do not count, or what follows them would be
-	// first more often than the others.
-	at := 0
-	for skip := rotate % n; ; at++ {
-		if answered(&all[at]) {
-			if skip == 0 {
-				break
+	answered := func(a *treecache.Address) bool {
+		return a.Addr.Is4() == (q.qtype == dns.TypeA) && (!a.Repeated || !own)
+	}
+	at := int(rotate % uint32(n))
+	if n != len(all) {
+		// Those that are not answered do not count, or what follows them
+		// would be first more often than the others.
+		skip := at
+		for at = 0; ; at++ {
+			if answered(&all[at]) {
+				if skip == 0 {
+					break
+				}
+				skip--
 			}
-			skip--
 		}
 	}
-	for range all {
+	room := r.addresses(q.qtype, n)
+	r.truncated = room < n
+	for room > 0 {
 		a := &all[at]
 		if at++; at == len(all) {
 			at = 0
 		}
-		if !answered(a) {
-			continue
+		if answered(a) {
+			r.address(nameAt, a.Addr)
+			r.answers++
+			room--
 		}
-		if !r.address(nameAt, a.Addr) {
-			r.truncated = true
-			return verdict{}
-		}
-		r.answers++
 	}
 	return verdict{}
 }
@@ -311,9 +328,11 @@ func (z *zone) apex(q *query, r *reply) verdict {
 		if r.named(nameAt, dns.TypeNS, "ns", append([]byte("\x03dns"), z.name...)) {
 			r.answers++
 		}
-		for _, a := range z.dnsAddresses() {
-			if r.address(0xc000|uint16(at), a.Addr) {
-				r.additional++
+		if records := z.dnsRecords(); records != nil {
+			for _, a := range records.Addresses {
+				if r.address(0xc000|uint16(at), a.Addr) {
+					r.additional++
+				}
 			}
 		}
 		return verdict{}
@@ -327,19 +346,23 @@ func (z *zone) dnsNames(q *query, r *reply, n int, rotate uint32) verdict {
 	case n == 1:
 		return z.otherType(q, r)
 	case n == 2 && bytes.Equal(q.label(0), labelNS):
-		return z.addresses(q, r, z.dnsAddresses(), true, rotate)
+		records := z.dnsRecords()
+		if records == nil {
+			return z.otherType(q, r)
+		}
+		return z.own(q, r, records, rotate)
 	}
 	return z.nxdomain(q, r)
 }
 
-// dnsAddresses are the cluster IPs of the Service that this DNS is reached
-// through.
-func (z *zone) dnsAddresses() []treecache.Address {
+// dnsRecords are those of the Service that this DNS is reached through; nil
+// where it has no cluster IP.
+func (z *zone) dnsRecords() *treecache.Records {
 	records, _ := z.tree.Service([]byte(z.dnsService.Namespace), []byte(z.dnsService.Name))
 	if records == nil || records.Kind != treecache.ClusterIP {
 		return nil
 	}
-	return records.Addresses
+	return records
 }
 
 // pods is everything below pod.<zone>: names that are addresses, whether or

@@ -100,6 +100,16 @@ type Records struct {
 	// Set by Replace.
 	id    *Identity
 	count Counts
+	since int64 // Unix nanoseconds
+}
+
+// Since is when the records took their place in the tree; the zero time where
+// they are in none.
+func (r *Records) Since() time.Time {
+	if r.since == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, r.since)
 }
 
 // Wire is the Service's name in wire form (RFC 1035 section 3.1), in lower
@@ -166,39 +176,35 @@ func (r *Records) HasProtocol(protocol []byte) bool {
 	return false
 }
 
-// Family counts the addresses answered at the Service's own name.
-func (r *Records) Family() (ipv4, ipv6 int) {
-	for i := range r.Addresses {
-		switch a := &r.Addresses[i]; {
-		case a.Repeated:
-		case a.Addr.Is4():
-			ipv4++
-		default:
-			ipv6++
-		}
-	}
-	return ipv4, ipv6
-}
+// Family counts the addresses answered at the Service's own name. It is set
+// once the records are in a tree.
+func (r *Records) Family() (ipv4, ipv6 int) { return r.count.A, r.count.AAAA }
 
 // Sort brings addresses and ports into the order that Records promises, and
 // marks what repeats.
 func (r *Records) Sort() {
 	slices.SortFunc(r.Addresses, compareAddresses)
-	seen := make(map[netip.Addr]struct{}, len(r.Addresses))
-	for i := range r.Addresses {
-		_, r.Addresses[i].Repeated = seen[r.Addresses[i].Addr]
-		seen[r.Addresses[i].Addr] = struct{}{}
+	if len(r.Addresses) == 1 {
+		r.Addresses[0].Repeated = false
+	} else {
+		seen := make(map[netip.Addr]struct{}, len(r.Addresses))
+		for i := range r.Addresses {
+			_, r.Addresses[i].Repeated = seen[r.Addresses[i].Addr]
+			seen[r.Addresses[i].Addr] = struct{}{}
+		}
 	}
 	slices.SortFunc(r.Ports, func(a, b Port) int {
 		return cmp.Or(strings.Compare(a.Protocol, b.Protocol), strings.Compare(a.Name, b.Name))
 	})
-	compareSRVs := func(a, b SRV) int {
-		return cmp.Or(strings.Compare(a.Label, b.Label), cmp.Compare(a.Port, b.Port))
-	}
 	for i := range r.Ports {
-		slices.SortFunc(r.Ports[i].SRVs, compareSRVs)
+		slices.SortFunc(r.Ports[i].SRVs, CompareSRVs)
 	}
-	slices.SortFunc(r.SRVs, compareSRVs)
+	slices.SortFunc(r.SRVs, CompareSRVs)
+}
+
+// CompareSRVs is the order of SRV records.
+func CompareSRVs(a, b SRV) int {
+	return cmp.Or(strings.Compare(a.Label, b.Label), cmp.Compare(a.Port, b.Port))
 }
 
 // compareAddresses is the order of Records.Addresses.
@@ -261,9 +267,16 @@ func (r *Records) counts() Counts {
 		c.CNAME = 1
 		return c
 	}
-	c.A, c.AAAA = r.Family()
 	for i := range r.Addresses {
-		if r.Addresses[i].Reverse {
+		a := &r.Addresses[i]
+		switch {
+		case a.Repeated:
+		case a.Addr.Is4():
+			c.A++
+		default:
+			c.AAAA++
+		}
+		if a.Reverse {
 			c.PTR++
 		}
 	}

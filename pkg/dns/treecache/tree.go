@@ -134,6 +134,7 @@ func (t *Tree) Replace(key Key, next *Records, now time.Time) bool {
 	if next != nil {
 		next.count = next.counts()
 		next.id = t.identity(next, last)
+		next.since = now.UnixNano()
 	}
 	gone, come := reverseChanges(last, next)
 
@@ -325,6 +326,31 @@ func (t *Tree) Match(namespace, name string, yield func(*Records)) {
 	for _, services := range t.namespaces {
 		inNamespace(services)
 	}
+}
+
+// keysAtOnce is for how many Services Keys keeps writers waiting.
+const keysAtOnce = 256
+
+// Keys has the Services that have a name in the DNS, in no order. It lets
+// writers in between: what changes meanwhile may be in it or not.
+func (t *Tree) Keys() []Key {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	keys := make([]Key, 0, t.services)
+	seen := 0
+	// A map may change while it is iterated over, in the loop's own time.
+	for _, services := range t.namespaces {
+		for _, r := range services {
+			if !r.Empty {
+				keys = append(keys, r.Key)
+			}
+			if seen++; seen%keysAtOnce == 0 {
+				t.mu.RUnlock()
+				t.mu.RLock()
+			}
+		}
+	}
+	return keys
 }
 
 // Stats has the number of Services and of records by type.

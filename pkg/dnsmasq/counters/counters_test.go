@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"kubedns/pkg/freeport"
 )
 
 func TestParseServers(t *testing.T) {
@@ -190,7 +192,7 @@ func startDnsmasq(t *testing.T, args ...string) *Client {
 		}
 		t.Skipf("dnsmasq is not installed: %v", err)
 	}
-	addr := freeAddr(t)
+	addr := freeport.Addr(t)
 	_, port, _ := net.SplitHostPort(addr)
 	cmd := exec.Command(path, append([]string{"--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
 		"--pid-file=", "--log-facility=-", "--listen-address=127.0.0.1", "--bind-interfaces", "--port=" + port}, args...)...)
@@ -219,24 +221,4 @@ func startDnsmasq(t *testing.T, args ...string) *Client {
 			t.Fatalf("dnsmasq does not answer: %v", err)
 		}
 	}
-}
-
-// freeAddr returns an address of 127.0.0.1 whose port is free for TCP and UDP.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	for range 20 {
-		stream, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr := stream.Addr().String()
-		packets, err := net.ListenPacket("udp", addr)
-		_ = stream.Close()
-		if err == nil {
-			_ = packets.Close()
-			return addr
-		}
-	}
-	t.Fatal("no free port")
-	return ""
 }

@@ -64,6 +64,20 @@ type Options struct {
 	MaxAnswersPerSecond        int // 0: no bound
 
 	Prometheus Prometheus
+
+	// Flags has every flag, in the order of their names, for people to read.
+	Flags []Flag
+	// Environment has the variables that are read, likewise.
+	Environment []Flag
+}
+
+// Flag is a flag or an environment variable as it was given. What is or can be
+// a secret in it is xxxxx.
+type Flag struct {
+	Name    string `json:"name"` // "domain", "PROMETHEUS_PORT"
+	Value   string `json:"value"`
+	Default string `json:"default"`
+	Set     bool   `json:"set"` // false: Value is Default
 }
 
 // Prometheus is what the environment says of the metrics.
@@ -89,7 +103,7 @@ func Parse(args []string, getenv func(string) string, goFlags *flag.FlagSet) (o 
 	fs.StringVar(&nameservers, "nameservers", "", "comma-separated ip[:port] to forward other names to; overrides the nameservers of /etc/resolv.conf")
 	fs.StringVar(&o.Kubeconfig, "kubecfg-file", "", "kubeconfig file for access to the API server; neither this nor --kube-master-url: the pod's service account")
 	fs.StringVar(&master, "kube-master-url", "", "URL of the API server, which overrides the kubeconfig's; environment variables in it are expanded")
-	fs.IntVar(&o.HealthzPort, "healthz-port", 8081, "port of /readiness and /cache")
+	fs.IntVar(&o.HealthzPort, "healthz-port", 8081, "port of /, /explain, /config, /readiness and /cache")
 	fs.StringVar(&bind, "dns-bind-address", "0.0.0.0", "address to answer DNS on, IPv4 or IPv6")
 	fs.IntVar(&o.Port, "dns-port", 53, "port to answer DNS on")
 	fs.StringVar(&federations, "federations", "", "federations as name=domain,name=domain; deprecated: use the ConfigMap")
@@ -131,6 +145,9 @@ func Parse(args []string, getenv func(string) string, goFlags *flag.FlagSet) (o 
 	if o.Version {
 		return o, "", nil
 	}
+	fs.VisitAll(func(f *pflag.Flag) {
+		o.Flags = append(o.Flags, Flag{Name: f.Name, Value: hideSecrets(f.Value.String()), Default: f.DefValue, Set: f.Changed})
+	})
 	return o, "", o.complete(raw{domain, nameservers, bind, federations, dnsService, master}, getenv)
 }
 
@@ -237,6 +254,13 @@ func (o *Options) environment(getenv func(string) string) error {
 		}
 		return otherwise
 	}
+	for _, v := range []struct{ name, otherwise string }{
+		{"PROMETHEUS_NAMESPACE", "skydns"}, {"PROMETHEUS_PATH", "/metrics"}, {"PROMETHEUS_PORT", ""}, {"PROMETHEUS_SUBSYSTEM", "skydns"},
+	} {
+		o.Environment = append(o.Environment, Flag{
+			Name: v.name, Value: or(v.name, v.otherwise), Default: v.otherwise, Set: getenv(v.name) != "",
+		})
+	}
 	o.Prometheus = Prometheus{
 		Path:      or("PROMETHEUS_PATH", "/metrics"),
 		Namespace: or("PROMETHEUS_NAMESPACE", "skydns"),
@@ -310,6 +334,28 @@ func parseService(s string) (treecache.Key, error) {
 		return treecache.Key{}, errors.New("not namespace/name")
 	}
 	return treecache.Key{Namespace: namespace, Name: name}, nil
+}
+
+// hideSecrets takes the user and the query out of what may be a URL, as
+// --kube-master-url is. Environment variables in it stand as they were written,
+// not expanded.
+func hideSecrets(s string) string {
+	scheme, rest, ok := strings.Cut(s, "://")
+	if !ok {
+		return s
+	}
+	rest, _, hidden := strings.Cut(rest, "?")
+	if hidden {
+		rest += "?xxxxx"
+	}
+	end := strings.IndexAny(rest, "/?#")
+	if end < 0 {
+		end = len(rest)
+	}
+	if at := strings.LastIndexByte(rest[:end], '@'); at >= 0 {
+		rest = "xxxxx" + rest[at:]
+	}
+	return scheme + "://" + rest
 }
 
 // expandURL expands environment variables, and refuses what is no API server's

@@ -127,10 +127,45 @@ func TestParse(t *testing.T) {
 			}
 			want := defaults()
 			tc.want(want)
-			if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}), cmpopts.EquateEmpty(),
+				cmpopts.IgnoreFields(Options{}, "Flags", "Environment")); diff != "" {
 				t.Errorf("Parse(%q) (-want +got):\n%s", tc.args, diff)
 			}
 		})
+	}
+}
+
+// TestFlags: each flag and variable is listed with whether it was set, and no
+// secret of a URL.
+func TestFlags(t *testing.T) {
+	getenv := env("PROMETHEUS_PORT=10055", "API=https://admin:secret@192.0.2.1")
+	o, _, err := Parse([]string{"--dns_port=10053", "--ttl=30s", "--kube-master-url=https://admin:secret@192.0.2.1:6443/a?token=secret", "-v=2"}, getenv, glogFlags())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]Flag{}
+	for _, f := range append(o.Flags, o.Environment...) {
+		got[f.Name] = f
+	}
+	for _, want := range []Flag{
+		{"dns-port", "10053", "53", true},
+		{"ttl", "30s", "30s", true},
+		{"negative-ttl", "30s", "30s", false},
+		{"kube-master-url", "https://xxxxx@192.0.2.1:6443/a?xxxxx", "", true},
+		{"v", "2", "0", true},
+		{"PROMETHEUS_PORT", "10055", "", true},
+		{"PROMETHEUS_PATH", "/metrics", "/metrics", false},
+	} {
+		if got[want.Name] != want {
+			t.Errorf("%s: %+v, want %+v", want.Name, got[want.Name], want)
+		}
+	}
+	for in, want := range map[string]string{
+		"$API": "$API", "http://a@b@c/d@e": "http://xxxxx@c/d@e", "http://[::1]:8080/@": "http://[::1]:8080/@", "https://h?a@b": "https://h?xxxxx", "a@b": "a@b",
+	} {
+		if got := hideSecrets(in); got != want {
+			t.Errorf("hideSecrets(%q) = %q, want %q", in, got, want)
+		}
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
+	"kubedns/pkg/dns/apiclient"
 	"kubedns/pkg/dns/config"
 )
 
@@ -63,11 +64,20 @@ func New(client rest.Interface, namespace, name string, onError func(error)) *So
 
 // Run is as config.Source has it. It returns no error.
 func (s *Source) Run(ctx context.Context, report func(config.Update)) error {
-	lw := cache.NewListWatchFromClient(s.client, "configmaps", s.namespace,
-		fields.OneTermEqualSelector(metav1.ObjectNameField, s.name))
+	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, s.name)
+	lw := cache.NewListWatchFromClient(s.client, "configmaps", s.namespace, selector)
 	watchConfigMap := lw.WatchFuncWithContext
 	lw.WatchFuncWithContext = func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 		w, err := watchConfigMap(ctx, opts)
+		// One that goes on after another may not begin in the future. (A list
+		// that streams says so itself.)
+		if err == nil && opts.SendInitialEvents == nil {
+			opts.FieldSelector = selector.String()
+			if err = apiclient.CheckVersion(ctx, s.client, s.namespace, "configmaps", opts); err != nil {
+				w.Stop()
+				w = nil
+			}
+		}
 		// A reflector keeps these errors to itself. An API server too old for a
 		// streaming list (before Kubernetes 1.32) says so with "invalid", and
 		// is asked for a plain list then.

@@ -153,7 +153,15 @@ func (s *apiServer) serveList(w http.ResponseWriter) {
 
 func (s *apiServer) serveWatch(w http.ResponseWriter, r *http.Request, from string, stream bool) {
 	s.mu.Lock()
-	if !stream && from != strconv.Itoa(s.version) {
+	since, _ := strconv.Atoi(from)
+	if !stream && since > s.version {
+		// As the real one: nothing, until it has come as far.
+		s.mu.Unlock()
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+		return
+	}
+	if !stream && since < s.version {
 		s.mu.Unlock()
 		gone := apierrors.NewResourceExpired("too old for the test").Status()
 		gone.Kind, gone.APIVersion = "Status", "v1"
@@ -279,6 +287,40 @@ func (s *apiServer) watched() {
 		defer s.mu.Unlock()
 		return len(s.watchers) > 0
 	})
+}
+
+// TestGoesBack has an API server whose state is an older one, as after etcd was
+// restored.
+func TestGoesBack(t *testing.T) {
+	for _, streaming := range []bool{false, true} {
+		t.Run(fmt.Sprintf("streaming=%v", streaming), func(t *testing.T) {
+			s := newAPIServer(t, streaming)
+			s.set("kube-dns", configMap("kube-dns", upstream(1)))
+			r := start(t, s.client())
+			if u := <-r.updates; !is(u, 1) {
+				t.Fatalf("first update %+v", u)
+			}
+			s.watched()
+			s.set("kube-dns", configMap("kube-dns", upstream(2)))
+			if u := <-r.updates; !is(u, 2) {
+				t.Fatalf("second update %+v", u)
+			}
+			s.with(func() {
+				s.version = 50
+				s.objects["kube-dns"] = configMap("kube-dns", upstream(3))
+				s.objects["kube-dns"].ResourceVersion = "50"
+			})
+			s.cut()
+			select {
+			case u := <-r.updates:
+				if !is(u, 3) {
+					t.Errorf("update %+v", u)
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("the older state is not seen")
+			}
+		})
+	}
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {

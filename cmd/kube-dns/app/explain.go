@@ -1,0 +1,230 @@
+package app
+
+import (
+	"context"
+	_ "embed" // for the page
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/golang/glog"
+	"github.com/spf13/pflag"
+
+	"kubedns/pkg/dns/config"
+	"kubedns/pkg/dns/explain"
+	"kubedns/pkg/page"
+)
+
+//go:embed explain.html
+var explainTemplate string
+
+// explainHandler is /explain.
+type explainHandler struct {
+	explainer *explain.Explainer
+	site      *page.Site
+	page      *template.Template
+}
+
+func newExplainHandler(e *explain.Explainer, site *page.Site) (*explainHandler, error) {
+	t, err := parsePage(site, explainTemplate)
+	if err != nil {
+		return nil, err
+	}
+	return &explainHandler{e, site, t}, nil
+}
+
+// newExplain makes /explain of a's parts.
+func (a *app) newExplain(site *page.Site) (http.Handler, error) {
+	inForce := func() (c *config.Config) {
+		a.reload.last(func(u, _ config.Update) { c = u.Config })
+		return c
+	}
+	return newExplainHandler(explain.New(explain.Options{
+		Tree: a.kd.Tree(), Source: a.kd, Server: a.server, Forwarder: a.forwarder, Config: inForce,
+		TTL: seconds(a.options.TTL), DNSService: a.options.DNSService,
+	}), site)
+}
+
+// explainPage is what the page shows.
+type explainPage struct {
+	Form  explainForm
+	Shown *explain.Explanation
+}
+
+// ServeHTTP answers with an explanation, or with 400 and a line that says what
+// is wrong with the question.
+func (h *explainHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		h.site.Error(w, r, http.StatusMethodNotAllowed, "only GET")
+		return
+	}
+	html, err := page.WantsHTML(r)
+	if err != nil {
+		h.site.Error(w, r, http.StatusBadRequest, "unknown format: json or html")
+		return
+	}
+	if html && r.URL.RawQuery == "" { // the page's own link
+		page.Write(w, http.StatusOK, "Explain", h.page, explainPage{})
+		return
+	}
+	request, err := explain.ParseRequest(r.URL.RawQuery)
+	if err != nil {
+		h.site.Error(w, r, http.StatusBadRequest, err.Error())
+		return
+	}
+	e, err := h.explainer.Explain(r.Context(), request)
+	switch {
+	case errors.Is(err, explain.ErrBusy):
+		w.Header().Set("Retry-After", "1")
+		h.site.Error(w, r, http.StatusServiceUnavailable, err.Error())
+		return
+	case err != nil:
+		return // whoever asked has gone
+	}
+	if !html {
+		page.WriteJSON(w, http.StatusOK, e)
+		return
+	}
+	shown := explainPage{Form: explainForm{Name: e.Question.Asked, Type: e.Question.Type, Search: e.Question.Search}, Shown: e}
+	page.Write(w, http.StatusOK, "Explain", h.page, shown)
+}
+
+// Exit codes of ExplainCommand.
+const (
+	explainResolves = 0
+	explainNot      = 1
+	explainFailed   = 2
+)
+
+const explainUsage = `Usage: kube-dns explain NAME [TYPE] [flags]
+
+Asks a running kube-dns why NAME, a name or an address, resolves or not. TYPE
+is A where it is not given, and PTR for an address or its reverse name.
+
+Exit status: 0 the name resolves, 1 it does not, 2 kube-dns could not be asked.
+
+`
+
+// ExplainCommand is `kube-dns explain`: args are those behind that word.
+func ExplainCommand(ctx context.Context, args []string, stdout, stderr io.Writer) (exit int) {
+	fs := pflag.NewFlagSet("kube-dns explain", pflag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {}
+	server := fs.String("server", "127.0.0.1:8081", "host:port of the running kube-dns's --healthz-port")
+	search := fs.String("search", "", "namespace of the pod that asks: the name goes through its search path")
+	output := fs.StringP("output", "o", "text", "text or json")
+	fail := func(err error) int {
+		fmt.Fprintln(stderr, "kube-dns explain:", err)
+		return explainFailed
+	}
+	err := fs.Parse(args)
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+		fmt.Fprint(stdout, explainUsage+fs.FlagUsages())
+		return explainResolves
+	case err != nil:
+		return fail(err)
+	case fs.NArg() < 1 || fs.NArg() > 2:
+		return fail(errors.New("say NAME [TYPE]; --help has more"))
+	case *output != "text" && *output != "json":
+		return fail(fmt.Errorf("--output=%q: text or json", *output))
+	}
+	// What is wrong with the question is said without a server.
+	if _, err := explain.NewRequest(fs.Arg(0), fs.Arg(1), *search); err != nil {
+		return fail(err)
+	}
+	address, err := explainURL(*server, fs.Arg(0), fs.Arg(1), *search)
+	if err != nil {
+		return fail(fmt.Errorf("--server=%q: %w", *server, err))
+	}
+	body, err := fetch(ctx, address)
+	if err != nil {
+		return fail(err)
+	}
+	var e explain.Explanation
+	if err := json.Unmarshal(body, &e); err != nil || e.Question.Name == "" {
+		return fail(fmt.Errorf("%s is no kube-dns that explains: its answer is not an explanation", *server))
+	}
+	if *output == "json" {
+		_, err = stdout.Write(body)
+	} else {
+		err = e.WriteText(stdout)
+	}
+	switch {
+	case err != nil:
+		return fail(err)
+	case e.Resolves:
+		return explainResolves
+	}
+	return explainNot
+}
+
+func explainURL(server, name, qtype, search string) (string, error) {
+	host, port, err := net.SplitHostPort(server)
+	if err != nil {
+		return "", errors.New("not host:port")
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	query := url.Values{"name": {name}, "format": {"json"}}
+	if qtype != "" {
+		query.Set("type", qtype)
+	}
+	if search != "" {
+		query.Set("search", search)
+	}
+	u := url.URL{Scheme: "http", Host: net.JoinHostPort(host, port), Path: "/explain", RawQuery: query.Encode()}
+	return u.String(), nil
+}
+
+// fetch asks once, without a proxy, for at most 10 s and 4 MiB.
+func fetch(ctx context.Context, address string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err
+		}
+		return nil, fmt.Errorf("asking %s: %w", req.URL.Host, err)
+	}
+	defer func() {
+		if err := resp.Body.Close(); err != nil {
+			glog.V(2).Infof("app: %v", err)
+		}
+	}()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
+	if err != nil {
+		return nil, fmt.Errorf("asking %s: %w", req.URL.Host, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		var said struct {
+			Error string `json:"error"`
+		}
+		if json.Unmarshal(body, &said) == nil && said.Error != "" {
+			return nil, fmt.Errorf("%s says: %s", req.URL.Host, oneLine(said.Error))
+		}
+		return nil, fmt.Errorf("%s answers %s: is it a kube-dns that explains?", req.URL.Host, resp.Status)
+	}
+	return body, nil
+}
+
+// oneLine is s without what a terminal would obey.
+func oneLine(s string) string {
+	return strings.Trim(fmt.Sprintf("%q", s[:min(len(s), 500)]), `"`)
+}

@@ -1,0 +1,811 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"kubedns/pkg/dns/server"
+	"kubedns/pkg/dns/treecache"
+
+	cluster "kubedns/pkg/dns"
+)
+
+// at is the labels from the i-th from the left on, as a name of the zone.
+func (x *explanation) at(i int) string {
+	return strings.Join(append(slices.Clone(x.labels[i:]), x.o.Tree.Zone()), ".")
+}
+
+// exists notes that the walk found the name.
+func (x *explanation) exists() {
+	x.checked, x.rcode = true, dns.RcodeSuccess
+	x.out.Closest = x.name
+}
+
+// absent notes that the walk found the name from the i-th label on and no
+// more: the reply is NXDOMAIN.
+func (x *explanation) absent(closest int, reason Reason, part, name, format string, args ...any) {
+	x.checked, x.rcode = true, dns.RcodeNameError
+	x.out.Closest = x.at(closest)
+	x.fail(reason, part, name, format, args...)
+}
+
+// zone walks to a name of the zone as records.md has it, and says on the way
+// what is there.
+func (x *explanation) zone() {
+	x.out.Way = WayTree
+	n := len(x.labels)
+	if n == 0 {
+		x.step("%s is the zone's own name: it has SOA and NS records", x.question.Name)
+		x.exists()
+		x.typed("SOA and NS")
+		return
+	}
+	switch top := x.labels[n-1]; {
+	case top == "svc":
+		x.step("%s is in the zone %s below svc: it is answered from the zone's tree of Services", x.question.Name, x.o.Tree.Zone())
+		x.services(n)
+	case top == "pod":
+		x.pods(n)
+	case top == "dns":
+		x.dnsNames(n)
+	case top == "dns-version" && n == 1:
+		x.step("%s has the version of the DNS specification as a TXT record", x.question.Name)
+		x.exists()
+		x.typed("TXT")
+	default:
+		x.step("%s is in the zone %s, which has svc, pod, dns and dns-version below it, and not %q", x.question.Name, x.o.Tree.Zone(), top)
+		x.absent(n, NoName, "name", top, "There is no %s in the zone %s: names of Services end in svc.%[2]s.", top, x.o.Tree.Zone())
+		x.nearMissingSvc()
+	}
+}
+
+// typed is the end of a walk to a name that exists and has the types.
+func (x *explanation) typed(has string) {
+	switch {
+	case x.out.Resolves:
+		x.out.Summary = fmt.Sprintf("%s has %s of type %s.", x.question.Name, count(len(x.reply.Answer), "record"), x.out.Question.Type)
+		if x.question.Qtype == dns.TypeANY {
+			x.step("ANY has one HINFO record (RFC 8482)")
+		}
+	case x.nodata():
+		x.step("the name exists and has no record of type %s: NODATA", x.out.Question.Type)
+		x.fail(NoType, "type", x.out.Question.Type, "%s exists and has no record of type %s; it has %s.", x.question.Name, x.out.Question.Type, has)
+	}
+}
+
+func (x *explanation) dnsNames(n int) {
+	x.step("dns.%s has the name of the zone's nameserver below it, ns.dns.%[1]s, with the cluster IPs of the Service %v", x.o.Tree.Zone(), x.o.DNSService)
+	switch {
+	case n == 1:
+		x.exists()
+		x.typed("no records, only a name below it")
+	case n == 2 && x.labels[0] == "ns":
+		x.exists()
+		r, _ := x.o.Tree.Service([]byte(x.o.DNSService.Namespace), []byte(x.o.DNSService.Name))
+		x.serviceFacts(x.o.DNSService, r, nil)
+		if r == nil {
+			x.step("there is no Service %v", x.o.DNSService)
+			x.typed("no records without the Service " + x.o.DNSService.String())
+			return
+		}
+		x.typed("the addresses of the Service " + x.o.DNSService.String())
+	default:
+		x.absent(n-1, NoName, "name", x.labels[n-2], "There is nothing but ns.dns.%s below dns.%[1]s.", x.o.Tree.Zone())
+	}
+}
+
+func (x *explanation) pods(n int) {
+	x.out.Way = WayPod
+	x.step("%s is below pod.%s: names of the form a-b-c-d.namespace.pod.%[2]s stand for the address in them, whether or not there is such a Pod", x.question.Name, x.o.Tree.Zone())
+	switch {
+	case n < 3:
+		x.exists()
+		x.typed("no records, only names below it")
+		return
+	case n > 3:
+		closest := n - 2
+		if _, ok := treecache.ParsePodLabel([]byte(x.labels[n-3])); ok {
+			closest = n - 3
+		}
+		x.absent(closest, NoName, "name", x.labels[n-4], "There is nothing below a Pod's name.")
+		return
+	}
+	addr, ok := treecache.ParsePodLabel([]byte(x.labels[0]))
+	if !ok {
+		x.step("%q is no address: four numbers without leading zeros with dashes for dots, or an IPv6 address with dashes for colons", x.labels[0])
+		x.absent(1, NotPodAddress, "address", x.labels[0], "%s stands for no address.", x.labels[0])
+		return
+	}
+	x.step("%q stands for %v", x.labels[0], addr)
+	x.exists()
+	x.typed(familyType(addr.Is4()))
+}
+
+func familyType(v4 bool) string {
+	if v4 {
+		return "A"
+	}
+	return "AAAA"
+}
+
+// services is everything below svc; n labels stand left of the zone.
+func (x *explanation) services(n int) {
+	if n == 1 {
+		x.exists()
+		x.step("it has namespaces below it, and no records of its own")
+		x.typed("no records, only names below it")
+		return
+	}
+	if x.way == server.WayWildcard {
+		x.wildcard()
+		return
+	}
+	namespace := x.labels[n-2]
+	_, exists := x.o.Tree.Service([]byte(namespace), nil)
+	if !exists {
+		x.step("no Service is in the namespace %q: for the DNS it does not exist", namespace)
+		x.absent(n-1, NoNamespace, "namespace", namespace, "There is no Service in the namespace %s.", namespace)
+		if n == 4 && x.federation() {
+			return
+		}
+		x.nearService(n)
+		return
+	}
+	x.step("the namespace %q has Services", namespace)
+	if n == 2 {
+		x.exists()
+		x.typed("no records, only names below it")
+		return
+	}
+	key := treecache.Key{Namespace: namespace, Name: x.labels[n-3]}
+	r, _ := x.o.Tree.Service([]byte(key.Namespace), []byte(key.Name))
+	x.serviceFacts(key, r, x.leftOut(n, r))
+	switch {
+	case r == nil:
+		x.noRecords(n, key)
+		if n == 4 {
+			x.federation()
+		}
+	case n == 3:
+		x.service(key, r)
+	default:
+		x.belowService(n, key, r)
+	}
+}
+
+// noRecords is a Service without a name in the DNS, or none at all.
+func (x *explanation) noRecords(n int, key treecache.Key) {
+	d, known := x.o.Source.Known(key)
+	absent := func(reason Reason, part, name, format string, args ...any) {
+		x.absent(n-2, reason, part, name, format, args...)
+	}
+	switch {
+	case known && x.out.Service == nil: // it has come since it was asked for
+		x.checked, x.rcode = true, -1
+	case !known:
+		x.step("there is no Service %q in it", key.Name)
+		absent(NoService, "service", key.Name, "There is no Service %s in the namespace %s.", key.Name, key.Namespace)
+		x.nearService(n)
+	case d.Headless:
+		s := x.out.Service
+		switch {
+		case s.Endpoints == 0 && len(s.Slices) == 0:
+			x.step("the Service %v is headless and has no EndpointSlice: a headless Service without a ready endpoint has no name", key)
+			absent(NoEndpoint, "endpoint", key.Name, "The headless Service %v has no EndpointSlice: its selector matches no Pod, or nobody writes its endpoints.", key)
+		case s.Endpoints == 0:
+			x.step("the Service %v is headless and its %s no endpoint: a headless Service without a ready endpoint has no name", key, slicesHave(len(s.Slices)))
+			absent(NoEndpoint, "endpoint", key.Name, "The headless Service %v has no endpoint in its %s.", key, count(len(s.Slices), "EndpointSlice"))
+		default:
+			x.step("the Service %v is headless and none of its endpoints is ready (0 of %d): without a ready endpoint it has no name", key, s.Endpoints)
+			absent(NoReadyEndpoint, "endpoint", key.Name, "The headless Service %v has %s, and none is ready.", key, count(s.Endpoints, "endpoint"))
+		}
+	case d.ExternalName == "" && d.Type == "ExternalName":
+		absent(NoAddress, "address", key.Name, "The Service %v has an empty external name.", key)
+	case len(d.ClusterIPs) == 0 && d.Type != "ExternalName":
+		x.step("the Service %v has no cluster IP yet", key)
+		absent(NoAddress, "address", key.Name, "The Service %v has no cluster IP yet.", key)
+	default:
+		// It has come since the tree was looked at, or its name is too long.
+		absent(NoAddress, "service", key.Name, "The Service %v has no records: they are being made, or its name is longer than a DNS name may be.", key)
+	}
+}
+
+func slicesHave(n int) string {
+	if n == 1 {
+		return "EndpointSlice has"
+	}
+	return fmt.Sprintf("%d EndpointSlices have", n)
+}
+
+// service is a Service's own name.
+func (x *explanation) service(key treecache.Key, r *treecache.Records) {
+	x.exists()
+	v4, v6 := r.Family()
+	switch {
+	case r.Target != "":
+		x.checked = false // the chain's end decides
+		x.step("the Service %v is an ExternalName: its name is a CNAME to %s, whatever the type", key, r.Target)
+		x.chain(r.Target)
+		return
+	case r.Kind == treecache.ExternalName:
+		x.step("the Service %v is an ExternalName that is an address, which is an %s record", key, familyType(v4 > 0))
+	case r.Kind == treecache.Headless:
+		x.step("the Service %v is headless: its name has the addresses of its ready endpoints, each once: %s and %s", key, count(v4, "IPv4 address"), count(v6, "IPv6 address"))
+	default:
+		x.step("the Service %v has the cluster %s %s", key, ipWord(len(r.Addresses)), strings.Join(addressesOf(r), " and "))
+		if s := x.out.Service; s != nil && s.ResourceVersion != "" && s.Answered == 0 {
+			x.step("it has no endpoint that is ready (%d of %d): the name resolves all the same, connections to the address fail", s.Answered, s.Endpoints)
+		}
+	}
+	has := typesOf(v4, v6, len(r.SRVs))
+	if x.question.Qtype == dns.TypeSRV && len(r.SRVs) > 0 {
+		x.step("SRV at a Service's own name: a record for each port, named or not, and target: %s", count(len(r.SRVs), "record"))
+	}
+	x.typed(has)
+	if x.nodata() && x.question.Qtype == dns.TypeSRV {
+		x.out.Missing = &Missing{"port", key.Name}
+		x.out.Summary = fmt.Sprintf("%s exists and has no SRV record: the Service %v has no port with a number.", x.question.Name, key)
+	}
+}
+
+func ipWord(n int) string {
+	if n == 1 {
+		return "IP"
+	}
+	return "IPs"
+}
+
+func addressesOf(r *treecache.Records) []string {
+	var all []string
+	for i := range r.Addresses {
+		if len(all) == maxStepsPerThing {
+			return append(all, "…")
+		}
+		if !r.Addresses[i].Repeated {
+			all = append(all, r.Addresses[i].Addr.String())
+		}
+	}
+	return all
+}
+
+// typesOf says which types a name has.
+func typesOf(v4, v6, srv int) string {
+	var types []string
+	for _, t := range []struct {
+		n    int
+		name string
+	}{{v4, "A"}, {v6, "AAAA"}, {srv, "SRV"}} {
+		if t.n > 0 {
+			types = append(types, t.name)
+		}
+	}
+	if len(types) == 0 {
+		return "no records"
+	}
+	return strings.Join(types, " and ")
+}
+
+// belowService is a name with labels left of a Service's that has records.
+func (x *explanation) belowService(n int, key treecache.Key, r *treecache.Records) {
+	if r.Kind == treecache.ExternalName {
+		x.step("the Service %v is an ExternalName, which has nothing below its name", key)
+		x.absent(n-3, BelowService, "name", x.labels[n-4], "Nothing is below the name of the ExternalName Service %v.", key)
+		if n == 4 {
+			x.federation()
+		}
+		return
+	}
+	label := x.labels[n-4]
+	at := r.AtString(label)
+	switch {
+	case n == 4 && len(at) > 0:
+		x.exists()
+		if r.Kind == treecache.Headless {
+			x.step("%q is the hostname or label of %s of the headless Service %v that %s ready", label, count(len(at), "endpoint"), key, isOrAre(len(at)))
+		} else {
+			x.step("%q is the label that the system has assigned to the cluster IP %v of the Service %v", label, at[0].Addr, key)
+		}
+		v4, v6 := 0, 0
+		for _, a := range at {
+			if a.Addr.Is4() {
+				v4++
+			} else {
+				v6++
+			}
+		}
+		x.typed(typesOf(v4, v6, 0))
+	case n <= 5 && strings.HasPrefix(label, "_"):
+		x.port(n, key, r)
+	case n > 4 && len(at) > 0:
+		x.absent(n-4, NoSuchEndpoint, "name", x.labels[n-5], "Nothing is below the name of an endpoint.")
+	default:
+		x.noEndpoint(n, key, r, label)
+		if n == 4 {
+			x.federation()
+		}
+	}
+}
+
+func isOrAre(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
+// noEndpoint is a label below a Service that none of its endpoints has.
+func (x *explanation) noEndpoint(n int, key treecache.Key, r *treecache.Records, label string) {
+	if r.Kind != treecache.Headless {
+		x.step("the Service %v has a cluster IP: below its name are its ports' names and its address's label, not its endpoints", key)
+		x.absent(n-3, BelowService, "endpoint", label, "The Service %v is not headless: its endpoints have no names.", key)
+		x.nearBelow(key, r, label)
+		return
+	}
+	for _, slice := range x.out.Service.Slices {
+		for _, e := range slice.Endpoints {
+			if e.Hostname == label && !e.Ready {
+				x.step("an endpoint of the Service %v has the hostname %q, and is not ready: %s in the EndpointSlice %s", key, label, e.Address, slice.Name)
+				x.absent(n-3, EndpointNotReady, "endpoint", label, "The endpoint %s of the Service %v, %s, is not ready.", label, key, e.Address)
+				return
+			}
+		}
+	}
+	x.step("no endpoint of the Service %v has the hostname or label %q", key, label)
+	x.absent(n-3, NoSuchEndpoint, "endpoint", label, "No endpoint of the headless Service %v has the hostname %s.", key, label)
+	x.nearBelow(key, r, label)
+}
+
+// port is _protocol or _port._protocol below a Service.
+func (x *explanation) port(n int, key treecache.Key, r *treecache.Records) {
+	protocol := x.labels[n-4]
+	if !r.HasProtocol([]byte(protocol)) {
+		x.step("no named port of the Service %v has the protocol %q", key, protocol)
+		x.absent(n-3, NoProtocol, "protocol", protocol, "No named port of the Service %v has the protocol %s.", key, protocol)
+		x.nearPorts(r)
+		return
+	}
+	if n == 4 {
+		x.exists()
+		x.step("ports of the Service %v have the protocol %q: the name exists and has no records of its own", key, protocol)
+		x.typed("no records, only names below it")
+		return
+	}
+	srvs := r.PortAt([]byte(x.labels[0]), []byte(protocol))
+	if srvs == nil {
+		x.step("no port of the Service %v has the name %q and the protocol %q", key, x.labels[0], protocol)
+		x.absent(n-4, NoPort, "port", x.labels[0], "The Service %v has no port named %s with the protocol %s.", key, strings.TrimPrefix(x.labels[0], "_"), strings.TrimPrefix(protocol, "_"))
+		x.nearPorts(r)
+		return
+	}
+	x.exists()
+	x.step("the Service %v has the port %q with the protocol %q: %s", key, x.labels[0], protocol, count(len(srvs), "SRV record"))
+	x.typed("SRV")
+}
+
+// wildcard is a name with an asterisk.
+func (x *explanation) wildcard() {
+	x.out.Way = WayWildcard
+	x.step("an asterisk stands for any Service, namespace, port, protocol or endpoint: the answer is the union of what matches, under the name of the question")
+	if x.reply == nil {
+		return
+	}
+	switch {
+	case x.out.Resolves:
+		x.out.Summary = fmt.Sprintf("What matches has %s of type %s.", count(len(x.reply.Answer), "record"), x.out.Question.Type)
+	case x.reply.Rcode == dns.RcodeNameError:
+		x.fail(NoMatch, "name", x.labels[0], "Nothing matches %s.", x.question.Name)
+		x.step("nothing matches: NXDOMAIN")
+	case x.nodata():
+		x.fail(NoType, "type", x.out.Question.Type, "What matches %s has no record of type %s.", x.question.Name, x.out.Question.Type)
+		x.step("what matches has no record of the type: NODATA")
+	default:
+		x.fail(Failed, "", "", "Too many names with an asterisk are waiting for their answer.")
+	}
+}
+
+// federation is a name of four labels that the tree does not have: a federated
+// Service's, maybe. It reports whether it is one.
+func (x *explanation) federation() bool {
+	if !x.o.Source.HasFederations() {
+		return false
+	}
+	target, ok := x.o.Source.Federated(x.labels[:3])
+	if !ok {
+		return false
+	}
+	x.out.Way = WayFederation
+	x.checked = false
+	x.out.Missing, x.out.Near, x.out.Reason, x.out.Summary = nil, nil, Failed, ""
+	if x.out.Resolves {
+		x.out.Reason = Answered
+	}
+	x.out.Closest = ""
+	x.step("%q is a federation that is configured: the name asks for the Service %s in the namespace %s, here or there", x.labels[2], x.labels[0], x.labels[1])
+	if target == "" {
+		x.step("the topology zone and region of the Nodes are not known, or the name would be too long: SERVFAIL")
+		x.fail(NoTopology, "name", x.labels[2], "The federation's name needs the zone and region of this cluster's Nodes, which are not known.")
+		return true
+	}
+	if strings.HasSuffix(target, "."+x.o.Tree.Zone()) {
+		x.step("the Service is in this cluster and has a ready endpoint: CNAME %s", target)
+	} else {
+		x.step("this cluster has no such Service with a ready endpoint: CNAME %s", target)
+	}
+	x.chain(target)
+	return true
+}
+
+// chain follows a CNAME at the question's name to target.
+func (x *explanation) chain(target string) {
+	if x.out.Way == WayTree {
+		x.out.Way = WayExternal
+	}
+	name := x.question.Name
+	seen := map[string]bool{}
+	for range maxHops {
+		seen[strings.ToLower(name)] = true
+		x.out.Chain = append(x.out.Chain, Hop{Name: name, Type: "CNAME", TTL: x.o.TTL, Target: target, Server: "kube-dns"})
+		if x.question.Qtype != dns.TypeA && x.question.Qtype != dns.TypeAAAA {
+			x.step("type %s: the CNAME is the whole answer, whoever asks goes on from there", x.out.Question.Type)
+			x.typed("CNAME")
+			return
+		}
+		name = target
+		if seen[strings.ToLower(name)] {
+			x.chainEnd(name, loop)
+			return
+		}
+		labels, inZone := x.under(strings.ToLower(name))
+		if !inZone {
+			seen[strings.ToLower(name)] = true
+			var back bool
+			if name, back = x.chainOutside(name); !back {
+				return
+			}
+			if seen[strings.ToLower(name)] {
+				x.chainEnd(name, loop)
+				return
+			}
+			labels, _ = x.under(strings.ToLower(name))
+		}
+		if target = x.targetOf(labels); target == "" {
+			x.chainEnd(name, "")
+			return
+		}
+		x.step("%s is in the zone and a CNAME too, to %s", name, target)
+	}
+	x.chainEnd(name, fmt.Sprintf("the chain has more than %d names", maxHops))
+}
+
+const loop = "it stands in the chain before: a loop"
+
+// targetOf is what a name of the zone is a CNAME to; "" where it is none.
+func (x *explanation) targetOf(labels []string) string {
+	n := len(labels)
+	if n == 3 && labels[2] == "svc" {
+		if r, _ := x.o.Tree.Service([]byte(labels[1]), []byte(labels[0])); r != nil {
+			return r.Target
+		}
+	}
+	if n == 4 && labels[3] == "svc" && x.o.Source.HasFederations() && !x.inTree(labels) {
+		target, _ := x.o.Source.Federated(labels[:3])
+		return target
+	}
+	return ""
+}
+
+// inTree tells whether the tree has an endpoint's name.
+func (x *explanation) inTree(labels []string) bool {
+	r, _ := x.o.Tree.Service([]byte(labels[2]), []byte(labels[1]))
+	return r != nil && len(r.AtString(labels[0])) > 0
+}
+
+// chainOutside follows name by what the nameservers said of it. reached is set
+// where that leads back into the zone.
+func (x *explanation) chainOutside(name string) (last string, reached bool) {
+	q := dns.Question{Name: name, Qtype: x.question.Qtype, Qclass: dns.ClassINET}
+	hop := Hop{Name: name, Type: x.out.Question.Type}
+	if !x.up.isFor(q) {
+		hop.Fault = "not asked: one question was forwarded already"
+		x.out.Chain = append(x.out.Chain, hop)
+		x.fail(NotAsked, "", "", "The chain goes on at %s, which was not asked for this explanation.", name)
+		return name, false
+	}
+	u := x.up.result()
+	x.step("%s is not in the zone: the upstream nameservers are asked for it", name)
+	x.upstreamSteps(u)
+	if x.up.err != nil {
+		hop.Fault = "no answer: " + u.who()
+		x.out.Chain = append(x.out.Chain, hop)
+		x.upstreamFault(u)
+		x.out.Summary = fmt.Sprintf("%s is a CNAME to %s, and %s", x.question.Name, name, lowerFirst(x.out.Summary))
+		return name, false
+	}
+	reply := x.up.reply
+	hop.Server = u.Server
+	if reply.Rcode != dns.RcodeSuccess && reply.Rcode != dns.RcodeNameError {
+		hop.Fault = u.Rcode
+		x.out.Chain = append(x.out.Chain, hop)
+		x.fail(UpstreamRefuses, "nameserver", u.Server, "%s is a CNAME to %s, for which the nameserver %s says %s.", x.question.Name, name, u.Server, u.Rcode)
+		return name, false
+	}
+	for range maxHops {
+		next := ""
+		for _, rr := range reply.Answer {
+			if c, ok := rr.(*dns.CNAME); ok && strings.EqualFold(c.Hdr.Name, name) {
+				next = c.Target
+				x.out.Chain = append(x.out.Chain, Hop{Name: name, Type: "CNAME", TTL: c.Hdr.Ttl, Target: next, Server: u.Server})
+				break
+			}
+		}
+		if next == "" {
+			break
+		}
+		name = next
+	}
+	end := Hop{Name: name, Type: x.out.Question.Type, Server: u.Server}
+	for _, rr := range reply.Answer {
+		if rr.Header().Rrtype == x.question.Qtype && strings.EqualFold(rr.Header().Name, name) {
+			end.Addresses = append(end.Addresses, dataOf(rr))
+			end.TTL = rr.Header().Ttl
+		}
+	}
+	_, inZone := x.under(strings.ToLower(name))
+	switch {
+	case len(end.Addresses) > 0:
+		end.Addresses = end.Addresses[:min(len(end.Addresses), maxNamesInOneLine)]
+		x.out.Summary = fmt.Sprintf("%s is a CNAME, and the chain ends at %s with %s.", x.question.Name, name, count(answersOf(x.reply, x.question.Qtype), "address"))
+	case inZone:
+		return name, true
+	case reply.Rcode == dns.RcodeNameError:
+		end.Fault = "NXDOMAIN"
+		x.fail(TargetNoName, "target", name, "%s is a CNAME to %s, which does not exist.", x.question.Name, name)
+	default:
+		end.Fault = "NODATA"
+		x.fail(TargetNoType, "target", name, "%s is a CNAME to %s, which has no record of type %s.", x.question.Name, name, x.out.Question.Type)
+	}
+	x.out.Chain = append(x.out.Chain, end)
+	return name, false
+}
+
+// chainEnd is the end of a chain in the zone.
+func (x *explanation) chainEnd(name, fault string) {
+	end := Hop{Name: name, Type: x.out.Question.Type, Server: "kube-dns", Fault: fault}
+	if fault != "" {
+		x.step("%s: %s: SERVFAIL", name, fault)
+		x.out.Chain = append(x.out.Chain, end)
+		x.fail(Loop, "target", name, "The chain of %s has no end: %s.", x.question.Name, name+": "+fault)
+		return
+	}
+	if x.reply == nil {
+		return
+	}
+	for _, rr := range x.reply.Answer {
+		if rr.Header().Rrtype == x.question.Qtype && strings.EqualFold(rr.Header().Name, name) {
+			end.Addresses = append(end.Addresses, dataOf(rr))
+			end.TTL = rr.Header().Ttl
+		}
+	}
+	n := len(end.Addresses)
+	end.Addresses = end.Addresses[:min(n, maxNamesInOneLine)]
+	switch {
+	case n > 0:
+		x.step("%s is in the zone and has %s", name, count(n, "address"))
+		x.out.Summary = fmt.Sprintf("%s is a CNAME, and the chain ends at %s with %s.", x.question.Name, name, count(n, "address"))
+	case x.reply.Rcode == dns.RcodeNameError:
+		end.Fault = "NXDOMAIN"
+		x.step("%s is in the zone and does not exist: NXDOMAIN", name)
+		x.fail(TargetNoName, "target", name, "%s is a CNAME to %s, which does not exist.", x.question.Name, name)
+	case x.reply.Rcode == dns.RcodeSuccess:
+		end.Fault = "NODATA"
+		x.step("%s is in the zone and has no record of type %s: NODATA", name, x.out.Question.Type)
+		x.fail(TargetNoType, "target", name, "%s is a CNAME to %s, which has no record of type %s.", x.question.Name, name, x.out.Question.Type)
+	default:
+		end.Fault = rcodeString(x.reply.Rcode)
+		x.fail(Failed, "target", name, "%s is a CNAME, and its chain ends at %s in %s.", x.question.Name, name, end.Fault)
+	}
+	x.out.Chain = append(x.out.Chain, end)
+}
+
+func answersOf(m *dns.Msg, qtype uint16) int {
+	n := 0
+	if m != nil {
+		for _, rr := range m.Answer {
+			if rr.Header().Rrtype == qtype {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func lowerFirst(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToLower(s[:1]) + s[1:]
+}
+
+// candidateEndpoint is one address of a slice, to be judged.
+type candidateEndpoint struct {
+	cluster.DescribedEndpoint
+	addr  netip.Addr
+	label string // its name below the Service
+	ports []cluster.DescribedPort
+}
+
+// leftOut has the rule by which an endpoint is not in the answer; nil where
+// only readiness counts.
+func (x *explanation) leftOut(n int, r *treecache.Records) func(candidateEndpoint) string {
+	family := func(e candidateEndpoint) string {
+		switch {
+		case x.question.Qtype == dns.TypeA && !e.addr.Is4():
+			return "address type: IPv6, and A was asked for"
+		case x.question.Qtype == dns.TypeAAAA && e.addr.Is4():
+			return "address type: IPv4, and AAAA was asked for"
+		}
+		return ""
+	}
+	if r != nil && r.Kind != treecache.Headless {
+		return nil
+	}
+	switch {
+	case n == 3 && x.question.Qtype == dns.TypeSRV:
+		return func(e candidateEndpoint) string {
+			if !slices.ContainsFunc(e.ports, func(p cluster.DescribedPort) bool { return p.Number != 0 }) {
+				return "no such port: its slice has no port with a number"
+			}
+			return ""
+		}
+	case n == 3:
+		return family
+	case n == 4 && !strings.HasPrefix(x.labels[0], "_"):
+		return func(e candidateEndpoint) string {
+			if e.label != x.labels[0] {
+				return "hostname elsewhere: its name is " + e.label
+			}
+			return family(e)
+		}
+	case n == 5:
+		return func(e candidateEndpoint) string {
+			for _, p := range e.ports {
+				if "_"+strings.ToLower(p.Name) == x.labels[0] && "_"+strings.ToLower(p.Protocol) == x.labels[1] {
+					if p.Number == 0 {
+						return "no such port: in its slice the port has no number"
+					}
+					return ""
+				}
+			}
+			return "no such port: its slice has none of this name and protocol"
+		}
+	}
+	return nil
+}
+
+// serviceFacts enters what is known of the Service, from its objects and,
+// while a snapshot is served, from its records alone. r may be nil.
+func (x *explanation) serviceFacts(key treecache.Key, r *treecache.Records, leftOut func(candidateEndpoint) string) {
+	if r == nil {
+		r, _ = x.o.Tree.Service([]byte(key.Namespace), []byte(key.Name))
+	}
+	d, known := x.o.Source.Known(key)
+	if r == nil && !known {
+		return
+	}
+	s := &Service{Namespace: key.Namespace, Name: key.Name, Addresses: []string{}, Ports: []Port{}, Slices: []Slice{}}
+	x.out.Service = s
+	if r != nil {
+		age := max(0, time.Since(r.Since()).Seconds())
+		s.RecordAgeSeconds = &age
+		created := r.Created.UTC()
+		s.Created = &created
+		s.Kind = kindString(r.Kind)
+		s.ExternalName = r.Target
+		for i := range r.Addresses {
+			if !r.Addresses[i].Repeated && len(s.Addresses) < maxListed {
+				s.Addresses = append(s.Addresses, r.Addresses[i].Addr.String())
+			}
+		}
+	}
+	if !known {
+		return
+	}
+	created := d.Created.UTC()
+	s.Created, s.ResourceVersion, s.Type, s.PublishNotReady = &created, d.ResourceVersion, d.Type, d.PublishNotReady
+	s.Ports = portsOf(d.Ports)
+	switch {
+	case d.Type == "ExternalName":
+		s.Kind, s.ExternalName = kindString(treecache.ExternalName), d.ExternalName
+	case d.Headless:
+		s.Kind = kindString(treecache.Headless)
+	default:
+		s.Kind = kindString(treecache.ClusterIP)
+		s.Addresses = addrStrings(d.ClusterIPs)
+	}
+	x.slices(s, d, leftOut)
+}
+
+func kindString(k treecache.Kind) string {
+	switch k {
+	case treecache.Headless:
+		return "headless"
+	case treecache.ExternalName:
+		return "external name"
+	}
+	return "cluster IP"
+}
+
+func portsOf(all []cluster.DescribedPort) []Port {
+	ports := make([]Port, len(all))
+	for i, p := range all {
+		ports[i] = Port(p)
+	}
+	return ports
+}
+
+// slices enters the slices and endpoints, those that are left out before the
+// others, as many as may still be listed.
+func (x *explanation) slices(s *Service, d cluster.Description, leftOut func(candidateEndpoint) string) {
+	type place struct {
+		label string
+		addr  netip.Addr
+	}
+	seen := map[place]string{}
+	for _, slice := range d.Slices {
+		out := Slice{
+			Name: slice.Name, AddressType: slice.AddressType, ResourceVersion: slice.ResourceVersion,
+			Ports: portsOf(slice.Ports), Endpoints: []Endpoint{},
+		}
+		if slice.AddressType != "IPv4" && slice.AddressType != "IPv6" {
+			out.LeftOut = "address type: no record comes from a slice of type " + slice.AddressType
+		}
+		var answered []Endpoint
+		for e := range slice.Endpoints {
+			s.Endpoints++
+			c := candidateEndpoint{DescribedEndpoint: e, addr: e.Addr, label: e.Hostname, ports: slice.Ports}
+			if c.label == "" {
+				c.label = treecache.SystemLabel(e.Addr.String())
+			}
+			shown := Endpoint{Address: e.Addr.String(), Hostname: e.Hostname, Ready: e.Ready}
+			if d.Headless && (e.Ready || d.PublishNotReady) {
+				shown.Name = c.label + "." + d.Key.Name + "." + d.Key.Namespace + ".svc." + x.o.Tree.Zone()
+			}
+			at := place{c.label, e.Addr}
+			other, repeated := seen[at]
+			switch {
+			case !d.Headless && d.Type != "ExternalName":
+				if !e.Ready {
+					shown.LeftOut = "not ready"
+				}
+			case !e.Ready && !d.PublishNotReady:
+				shown.LeftOut = "not ready"
+			case repeated:
+				shown.LeftOut = "the same address and name are in the slice " + other + " already"
+			case leftOut != nil:
+				shown.LeftOut = leftOut(c)
+			}
+			if d.Headless && (e.Ready || d.PublishNotReady) && !repeated {
+				seen[at] = slice.Name
+			}
+			if shown.LeftOut == "" {
+				s.Answered++
+				answered = append(answered, shown)
+				continue
+			}
+			if x.list() {
+				out.Endpoints = append(out.Endpoints, shown)
+			}
+		}
+		for _, e := range answered {
+			if x.list() {
+				out.Endpoints = append(out.Endpoints, e)
+			}
+		}
+		s.Slices = append(s.Slices, out)
+	}
+}

@@ -1,0 +1,87 @@
+package server
+
+import (
+	"bytes"
+	"context"
+)
+
+// Way is how a question is answered.
+type Way string
+
+// The ways, of which a question takes one.
+const (
+	// WayNone is a message that is answered before its name counts: it is
+	// malformed, of another class or opcode, or asks for a zone transfer.
+	WayNone Way = "none"
+	// WayIncomplete is REFUSED since the records are not complete.
+	WayIncomplete Way = "incomplete"
+	// WayTree is a name of the zone, answered from the tree.
+	WayTree Way = "tree"
+	// WayReverse is a reverse name that the tree holds.
+	WayReverse Way = "reverse"
+	// WayWildcard is a name with an asterisk.
+	WayWildcard Way = "wildcard"
+	// WayExternal is a Service's external name, which is followed.
+	WayExternal Way = "external"
+	// WayFederation is a federated Service's name, which is followed.
+	WayFederation Way = "federation"
+	// WayForward is a name that upstream nameservers are asked for.
+	WayForward Way = "forward"
+)
+
+// Inspection is how the server answers a message now.
+type Inspection struct {
+	Way Way
+	// Reply is what a client would get, in wire form; nil where it would get
+	// nothing.
+	Reply []byte
+}
+
+// Inspect answers msg as if it had come over UDP or TCP, by the same code,
+// and leaves no trace: no metric, no bound and no time of a last question
+// counts it. What goes upstream, f is asked. It takes as long as an answer
+// does, or until ctx is done.
+func (s *Server) Inspect(ctx context.Context, f Forwarder, msg []byte, tcp bool) Inspection {
+	shadow := &Server{
+		zone: s.zone, backend: s.backend, forwarder: f, skydns: s.skydns, skydnsSRV: s.skydnsSRV,
+		udpSize: s.udpSize, panics: s.panics, metrics: s.unseen,
+		// Names with an asterisk wait for each other here, not for clients',
+		// and those do not wait for these.
+		wildcardSlots: s.inspectSlots,
+	}
+	w := shadow.newWorker()
+	later := make(chan []byte, 1)
+	reply := w.handle(ctx, msg, nil, tcp, func() respond {
+		return func(b []byte) { later <- bytes.Clone(b) }
+	})
+	w.slow.Wait()
+	select {
+	case reply = <-later:
+	default:
+	}
+	return Inspection{Way: w.took(), Reply: reply}
+}
+
+// took is the way that the worker's last question took.
+func (w *worker) took() Way {
+	if w.incomplete {
+		return WayIncomplete
+	}
+	if !w.decided {
+		return WayNone
+	}
+	switch w.way {
+	case wayWildcard:
+		return WayWildcard
+	case wayExternal:
+		return WayExternal
+	case wayFederation:
+		return WayFederation
+	case wayForward:
+		return WayForward
+	}
+	if w.sys == systemReverse {
+		return WayReverse
+	}
+	return WayTree
+}

@@ -1,0 +1,259 @@
+package sidecar
+
+import (
+	"fmt"
+	"html/template"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"kubedns/pkg/dnsmasq/counters"
+	"kubedns/pkg/page"
+	"kubedns/pkg/version"
+)
+
+// status is what / answers. Fields are only ever added.
+type status struct {
+	Program       string        `json:"program"` // "sidecar"
+	Version       string        `json:"version"`
+	Revision      string        `json:"revision"`
+	Started       time.Time     `json:"started"`
+	UptimeSeconds float64       `json:"uptimeSeconds"`
+	Probes        []probeStatus `json:"probes"`
+	Dnsmasq       dnsmasqStatus `json:"dnsmasq"`
+}
+
+// probeStatus is how a probe stands.
+type probeStatus struct {
+	Label           string  `json:"label"`
+	Server          string  `json:"server"` // "127.0.0.1:53"
+	Name            string  `json:"name"`   // "kubernetes.default.svc.cluster.local."
+	Type            string  `json:"type"`   // "SRV"
+	Uncached        bool    `json:"uncached"`
+	IntervalSeconds float64 `json:"intervalSeconds"`
+	// OK is what /healthcheck/<label> says, Error why not.
+	OK    bool   `json:"ok"`
+	Error string `json:"error,omitempty"`
+	// Recent are the last probes that finished, the latest first, 20 at most.
+	Recent []probeResult `json:"recent"`
+}
+
+// probeResult is what came of one probe.
+type probeResult struct {
+	Finished       time.Time `json:"finished"`
+	LatencySeconds float64   `json:"latencySeconds"`
+	Error          string    `json:"error,omitempty"`
+}
+
+// dnsmasqStatus is what dnsmasq told of itself.
+type dnsmasqStatus struct {
+	Addr string `json:"addr"` // where it is asked
+	// Up tells that it answered the last poll, at least in part; Error is of
+	// what it did not answer.
+	Up       bool      `json:"up"`
+	Error    string    `json:"error,omitempty"`
+	Polled   time.Time `json:"polled,omitzero"`   // the last poll
+	Answered time.Time `json:"answered,omitzero"` // the last that was answered
+	Restarts uint64    `json:"restarts"`          // seen since the sidecar began
+	// CacheSize and the counters are as dnsmasq counts, since its start or,
+	// insertions and evictions, since its cache was emptied.
+	CacheSize  uint64 `json:"cacheSize"`
+	Hits       uint64 `json:"hits"`
+	Misses     uint64 `json:"misses"`
+	Insertions uint64 `json:"insertions"`
+	Evictions  uint64 `json:"evictions"`
+	// HitRatio is hits by hits and misses, absent where there were none;
+	// RecentHitRatio that of the last RecentSeconds.
+	HitRatio       *float64       `json:"hitRatio,omitempty"`
+	RecentHitRatio *float64       `json:"recentHitRatio,omitempty"`
+	RecentSeconds  float64        `json:"recentSeconds"`
+	Servers        []serverStatus `json:"servers"`
+}
+
+// serverStatus is what dnsmasq counts of one of its upstream servers.
+type serverStatus struct {
+	Addr     string `json:"addr"`
+	Queries  uint64 `json:"queries"`  // retries included
+	Failures uint64 `json:"failures"` // not answered, or with an error
+}
+
+// statusPage answers / with the status, as HTML or as JSON.
+type statusPage struct {
+	started time.Time
+	probers []*prober
+	poller  *poller
+	site    *page.Site
+	body    *template.Template
+}
+
+// newStatusPage returns the page, which links to the metrics.
+func newStatusPage(probers []*prober, poller *poller, metricsPath string) (*statusPage, error) {
+	site, err := page.New("kube-dns sidecar",
+		page.Link{Path: "./", Text: "Status"},
+		page.Link{Path: strings.TrimPrefix(metricsPath, "/"), Text: "Metrics"},
+	)
+	if err != nil {
+		return nil, err
+	}
+	body, err := site.Parse(statusTemplate)
+	if err != nil {
+		return nil, err
+	}
+	return &statusPage{time.Now(), probers, poller, site, body}, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (p *statusPage) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch html, err := page.WantsHTML(r); {
+	case err != nil:
+		p.site.Error(w, r, http.StatusBadRequest, err.Error())
+	case html:
+		page.Write(w, http.StatusOK, "Status", p.body, p.status())
+	default:
+		page.WriteJSON(w, http.StatusOK, p.status())
+	}
+}
+
+func (p *statusPage) status() status {
+	s := status{
+		Program: "sidecar", Version: version.Version, Revision: version.Revision,
+		Started: p.started, UptimeSeconds: time.Since(p.started).Seconds(),
+		Probes: []probeStatus{}, Dnsmasq: p.poller.status(),
+	}
+	for _, prober := range p.probers {
+		s.Probes = append(s.Probes, prober.status())
+	}
+	return s
+}
+
+func (p *prober) status() probeStatus {
+	h := p.health()
+	s := probeStatus{
+		Label: p.probe.Label, Server: p.probe.Server, Name: p.probe.Name, Type: dns.TypeToString[p.probe.Qtype],
+		Uncached: p.probe.Uncached, IntervalSeconds: p.probe.Interval.Seconds(),
+		OK: h.IsOk, Error: h.Err, Recent: []probeResult{},
+	}
+	for _, o := range p.recent.latestFirst() {
+		r := probeResult{Finished: o.finished, LatencySeconds: o.latency.Seconds()}
+		if o.failure != nil {
+			r.Error = o.failure.text
+		}
+		s.Recent = append(s.Recent, r)
+	}
+	return s
+}
+
+func (p *poller) status() dnsmasqStatus {
+	s := dnsmasqStatus{Addr: p.addr, Servers: []serverStatus{}}
+	seen := p.seen.Load()
+	if seen == nil {
+		return s
+	}
+	s.Up, s.Error, s.Polled, s.Answered, s.Restarts = seen.up, seen.err, seen.polled, seen.answered, seen.restarts
+	s.CacheSize = seen.values[counters.CacheSize]
+	s.Hits, s.Misses = seen.values[counters.Hits], seen.values[counters.Misses]
+	s.Insertions, s.Evictions = seen.values[counters.Insertions], seen.values[counters.Evictions]
+	s.HitRatio = ratio(float64(s.Hits), float64(s.Misses))
+	first, last := seen.cache[0], seen.cache[len(seen.cache)-1]
+	s.RecentHitRatio = ratio(last.hits-first.hits, last.misses-first.misses)
+	s.RecentSeconds = last.at.Sub(first.at).Seconds()
+	for _, server := range seen.servers {
+		s.Servers = append(s.Servers, serverStatus(server))
+	}
+	return s
+}
+
+// ratio is hits by hits and misses, nil where there were none.
+func ratio(hits, misses float64) *float64 {
+	if hits+misses <= 0 {
+		return nil
+	}
+	r := hits / (hits + misses)
+	return &r
+}
+
+// Latency is how long the probe took.
+func (r probeResult) Latency() time.Duration {
+	return time.Duration(r.LatencySeconds * float64(time.Second))
+}
+
+// Interval is the time from one probe to the next.
+func (s probeStatus) Interval() time.Duration {
+	return time.Duration(s.IntervalSeconds * float64(time.Second))
+}
+
+// Recently sums the recent probes up: how many failed, and the latency of the
+// others.
+func (s probeStatus) Recently() string {
+	var latencies []time.Duration
+	for _, r := range s.Recent {
+		if r.Error == "" {
+			latencies = append(latencies, r.Latency())
+		}
+	}
+	failed := len(s.Recent) - len(latencies)
+	if len(latencies) == 0 {
+		return fmt.Sprintf("%d of %d failed", failed, len(s.Recent))
+	}
+	slices.Sort(latencies)
+	round := func(d time.Duration) time.Duration { return d.Round(time.Microsecond) }
+	return fmt.Sprintf("%d of %d failed; latency %v in the middle, %v at most", failed, len(s.Recent),
+		round(latencies[len(latencies)/2]), round(latencies[len(latencies)-1]))
+}
+
+// Percent is a ratio for people.
+func (dnsmasqStatus) Percent(r *float64) string {
+	if r == nil {
+		return "no questions"
+	}
+	return fmt.Sprintf("%.1f %%", 100**r)
+}
+
+// Recent is the span of RecentHitRatio.
+func (s dnsmasqStatus) Recent() time.Duration {
+	return time.Duration(s.RecentSeconds * float64(time.Second)).Round(time.Second)
+}
+
+const statusTemplate = `{{define "body"}}
+{{range .Probes}}<section aria-labelledby="probe-{{.Label}}"><h2 id="probe-{{.Label}}">Probe {{.Label}}: {{if .OK}}<span class="ok">right answer</span>{{else}}<span class="bad">failing</span>{{end}}</h2>
+{{if not .OK}}<p class="error" role="alert">{{.Error}}</p>{{end}}
+<dl>
+<dt>Question</dt><dd class="name">{{.Name}} {{.Type}}</dd>
+<dt>Asked</dt><dd><span class="name">{{.Server}}</span> each {{.Interval}}{{if .Uncached}}, past dnsmasq's cache{{end}}</dd>
+<dt>Lately</dt><dd>{{.Recently}}</dd>
+<dt>For kubelet</dt><dd><a href="healthcheck/{{.Label}}">/healthcheck/{{.Label}}</a></dd>
+</dl>
+<details><summary>The last {{len .Recent}} probes</summary>
+<div class="scroll" role="region" aria-label="The last probes of {{.Label}}" tabindex="0"><table>
+<thead><tr><th scope="col">Finished</th><th scope="col">Result</th><th scope="col" class="number">Latency</th></tr></thead>
+<tbody>{{range .Recent}}<tr><th scope="row">{{time .Finished}}</th><td>{{if .Error}}<span class="bad">{{.Error}}</span>{{else}}<span class="ok">right answer</span>{{end}}</td><td class="number">{{duration .Latency}}</td></tr>{{end}}</tbody>
+</table></div></details></section>
+{{else}}<section><p>No probes are configured: --probe.</p></section>
+{{end}}
+{{with .Dnsmasq}}<section aria-labelledby="dnsmasq"><h2 id="dnsmasq">dnsmasq: {{if .Up}}<span class="ok">answers</span>{{else if .Polled.IsZero}}<span class="warn">not asked yet</span>{{else}}<span class="bad">does not answer</span>{{end}}</h2>
+{{with .Error}}<p class="error" role="alert">{{.}}</p>{{end}}
+<dl>
+<dt>Asked at</dt><dd><span class="name">{{.Addr}}</span>, last {{ago .Polled}}</dd>
+{{if not (or .Up .Polled.IsZero)}}<dt>Answered</dt><dd>{{ago .Answered}}; the numbers are as they were then</dd>{{end}}
+<dt>Hit ratio</dt><dd>{{.Percent .RecentHitRatio}} in the last {{.Recent}}; {{.Percent .HitRatio}} since dnsmasq's start</dd>
+<dt>Hits</dt><dd>{{.Hits}}</dd>
+<dt>Misses</dt><dd>{{.Misses}}</dd>
+<dt>Cache</dt><dd>{{.CacheSize}} entries at most; {{.Insertions}} inserted, {{.Evictions}} evicted before their time</dd>
+<dt>Restarts</dt><dd>{{.Restarts}} seen</dd>
+</dl>
+<p class="hint">Asking for these counters counts as hits, too.</p></section>
+<section aria-labelledby="servers"><h2 id="servers">dnsmasq's upstream servers</h2>
+{{if .Servers}}<div class="scroll" role="region" aria-label="dnsmasq's upstream servers" tabindex="0"><table>
+<thead><tr><th scope="col">Address</th><th scope="col" class="number">Questions</th><th scope="col" class="number">Failures</th></tr></thead>
+<tbody>{{range .Servers}}<tr><th scope="row" class="name">{{.Addr}}</th><td class="number">{{.Queries}}</td><td class="number">{{if .Failures}}<span class="warn">{{.Failures}}</span>{{else}}0{{end}}</td></tr>{{end}}</tbody>
+</table></div>{{else}}<p>None known.</p>{{end}}</section>{{end}}
+<section aria-labelledby="process"><h2 id="process">This sidecar</h2>
+<dl>
+<dt>Version</dt><dd class="name">{{.Version}}{{if ne .Revision "unknown"}} ({{.Revision}}){{end}}</dd>
+<dt>Started</dt><dd>{{ago .Started}}</dd>
+</dl>
+<p class="hint">This page is JSON for scripts: <span class="name">?format=json</span>, or an Accept header that prefers it.</p></section>
+{{end}}`
