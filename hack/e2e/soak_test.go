@@ -317,6 +317,7 @@ func (s *soaker) judge(a soakAnswer) {
 	s.slowest = max(s.slowest, a.answered.Sub(a.asked))
 	if v.Undecided {
 		s.undecided++
+		return
 	}
 	if v.Right {
 		s.byRule[v.Rule]++
