@@ -361,7 +361,10 @@ func TestUpstreamsUnderLoad(t *testing.T) {
 	const (
 		rate   = 2000
 		rounds = 3
-		floor  = 2 * time.Millisecond
+		// Rounds as short as the default's are at the mercy of a busy machine;
+		// those of -load.upstream=5s are not.
+		strictFrom   = 2 * time.Second
+		floor, loose = 2 * time.Millisecond, 50 * time.Millisecond
 	)
 	slow := func(t *testing.T) string {
 		t.Helper()
@@ -439,9 +442,13 @@ func TestUpstreamsUnderLoad(t *testing.T) {
 				t.Errorf("%d of %d outside questions got SERVFAIL", failed, asked)
 			}
 			checkCalm(t, i.k)
-			if got, want := median(i.p99), max(2*quiet, floor); got > want {
+			bound := loose
+			if *upstreamTime >= strictFrom {
+				bound = floor
+			}
+			if got, want := median(i.p99), max(2*quiet, bound); got > want {
 				// With nothing to do it answers within a fraction of that.
-				if quiet > floor/2 {
+				if quiet > bound/2 {
 					t.Skipf("the machine is too busy to judge: 99%% of the zone's questions are answered within %v, and within %v with nothing else to do", got, quiet)
 				}
 				t.Errorf("99%% of the zone's questions are answered within %v, want %v", got, want)
