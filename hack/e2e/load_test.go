@@ -418,7 +418,17 @@ func TestUpstreamsUnderLoad(t *testing.T) {
 		i.memory = processUsage(t, i.k.PID()).rss
 	}
 	for range rounds {
+		// The machine is as busy with outside names meanwhile, for which another
+		// instance is asked.
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			instances[1].outside.ask(ctx, rate)
+		}()
 		measure(calm)
+		cancel()
+		<-done
 		for _, i := range instances {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
