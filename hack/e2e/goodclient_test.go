@@ -10,9 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,12 +35,11 @@ type runDelays struct {
 // not tell.
 func (r *runDelays) now() map[string]time.Duration {
 	if r.looks%50 == 0 { // there may be new threads
-		names, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", r.pid))
-		for _, name := range names {
+		for _, name := range harness.Schedstats(r.pid) {
 			if r.files == nil {
 				r.files = map[string]*os.File{}
 			}
-			if r.files[name] == nil && err == nil {
+			if r.files[name] == nil {
 				if f, err := os.Open(name); err == nil {
 					r.files[name] = f
 				}
@@ -59,10 +56,8 @@ func (r *runDelays) now() map[string]time.Duration {
 			delete(r.files, name)
 			continue
 		}
-		if fields := strings.Fields(string(b[:n])); len(fields) == 3 {
-			if ns, err := strconv.ParseInt(fields[1], 10, 64); err == nil {
-				delays[name] = time.Duration(ns)
-			}
+		if _, waited, ok := harness.ParseSchedstat(b[:n]); ok {
+			delays[name] = waited
 		}
 	}
 	return delays

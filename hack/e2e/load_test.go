@@ -441,7 +441,7 @@ func TestUpstreamsUnderLoad(t *testing.T) {
 			<-done
 		}
 	}
-	quiet := median(calm.p99)
+	quiet := harness.Median(calm.p99)
 	for _, i := range instances {
 		t.Run(i.name, func(t *testing.T) {
 			i.outside.await(5 * time.Second)
@@ -456,7 +456,7 @@ func TestUpstreamsUnderLoad(t *testing.T) {
 			if *upstreamTime >= strictFrom {
 				bound = floor
 			}
-			if got, want := median(i.p99), max(2*quiet, bound); got > want {
+			if got, want := harness.Median(i.p99), max(2*quiet, bound); got > want {
 				// With nothing to do it answers within a fraction of that.
 				if quiet > bound/2 {
 					t.Skipf("the machine is too busy to judge: 99%% of the zone's questions are answered within %v, and within %v with nothing else to do", got, quiet)
@@ -465,9 +465,4 @@ func TestUpstreamsUnderLoad(t *testing.T) {
 			}
 		})
 	}
-}
-
-func median(d []time.Duration) time.Duration {
-	d = slices.Sorted(slices.Values(d))
-	return d[len(d)/2]
 }

@@ -49,17 +49,14 @@ func awaitSnapshot(t *testing.T, file string, old os.FileInfo) os.FileInfo {
 // scheduled is how long the threads of a process have run so far, and how long
 // they have waited for a processor while they could have run.
 func scheduled(pid int) (ran, waited time.Duration) {
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid)) // the pattern is good
-	for _, thread := range threads {
+	for _, thread := range harness.Schedstats(pid) {
 		b, err := os.ReadFile(thread)
 		if err != nil {
 			continue // the thread has ended
 		}
-		var r, w time.Duration // nanoseconds, proc(5)
-		if _, err := fmt.Sscan(string(b), &r, &w); err == nil {
-			ran += r
-			waited += w
-		}
+		r, w, _ := harness.ParseSchedstat(b)
+		ran += r
+		waited += w
 	}
 	return ran, waited
 }

@@ -162,8 +162,8 @@ type keptObject interface {
 // content with an older one (ResourceVersion 0) would have the API server
 // ignore the limit.
 func (c *cluster) list(ctx context.Context, client rest.Interface, resource string, trim cache.TransformFunc, store cache.Store) (runtime.Object, error) {
-	defer c.thrift(len(store.ListKeys()) > 0)()
 	first := c.first.begin(resource)
+	defer c.thrift(!first)()
 	all := &internalversion.List{}
 	o := metav1.ListOptions{Limit: firstPage}
 	for {

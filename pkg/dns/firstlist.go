@@ -15,7 +15,6 @@ type firstList struct {
 	mu       sync.Mutex
 	services map[treecache.Key]*service
 	slices   map[treecache.Key][]*slice // by Service; those of none under an empty name
-	nslices  int
 	stale    map[treecache.Key]struct{} // Services of a list that did not come to its end
 	ended    map[string]bool            // by resource
 	all      chan struct{}              // closed by whoever end told that both have ended
@@ -54,7 +53,6 @@ func (f *firstList) begin(resource string) bool {
 			f.stale[key] = struct{}{}
 		}
 		clear(f.slices)
-		f.nslices = 0
 	default:
 		return false
 	}
@@ -72,7 +70,6 @@ func (f *firstList) add(obj any) (key treecache.Key, ok bool) {
 	case *slice:
 		key = treecache.Key{Namespace: o.Namespace, Name: o.service}
 		f.slices[key] = append(f.slices[key], o)
-		f.nslices++
 	}
 	return key, key.Name != ""
 }
@@ -128,7 +125,7 @@ func (f *firstList) handOver(resource string) {
 func (f *firstList) drop() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.gone, f.services, f.slices, f.nslices = true, nil, nil, 0
+	f.gone, f.services, f.slices = true, nil, nil
 }
 
 // service is the Service of that name, or nil. ok is false once the resource is
@@ -149,7 +146,10 @@ func (f *firstList) slicesOf(key treecache.Key) (s []*slice, ok bool) {
 func (f *firstList) counts() (services, slices int, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.services), f.nslices, !f.gone
+	for _, s := range f.slices {
+		slices += len(s)
+	}
+	return len(f.services), slices, !f.gone
 }
 
 func (f *firstList) allServices() (all []*service, ok bool) {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"kubedns/hack/e2e/harness"
 )
 
 // A Sample is what kube-dns uses at a quiet moment: no question under way, no
@@ -59,7 +61,7 @@ func Growth(samples []Sample) error {
 	}
 	if n >= memorySamples {
 		memory := values(samples, func(s Sample) int64 { return s.Memory })
-		first, last := median(memory[:n/3]), median(memory[n-n/3:])
+		first, last := harness.Median(memory[:n/3]), harness.Median(memory[n-n/3:])
 		if last > int64(memoryFactor*float64(first))+memorySlack {
 			errs = append(errs, fmt.Errorf("memory has grown from %d to %d bytes: %v", first, last, memory))
 		}
@@ -73,9 +75,4 @@ func values[T any](samples []Sample, of func(Sample) T) []T {
 		all = append(all, of(s))
 	}
 	return all
-}
-
-func median(values []int64) int64 {
-	s := slices.Sorted(slices.Values(values))
-	return s[len(s)/2]
 }

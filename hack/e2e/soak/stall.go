@@ -1,15 +1,13 @@
 package soak
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"os"
-	"path/filepath"
 	"sort"
-	"strconv"
 	"sync"
 	"time"
+
+	"kubedns/hack/e2e/harness"
 )
 
 // Stall measures how long programs wait for a processor. Its methods are safe
@@ -17,7 +15,7 @@ import (
 type Stall struct {
 	mu      sync.Mutex
 	pids    []int
-	threads map[string]uint64 // by file, what schedstat said last, in ns
+	threads map[string]time.Duration // by file, what schedstat said last
 	at      []time.Time
 	sum     []time.Duration // what had been waited at that time, since Run
 }
@@ -49,23 +47,16 @@ func (s *Stall) sample() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var waited time.Duration
-	threads := map[string]uint64{}
+	threads := map[string]time.Duration{}
 	for _, pid := range s.pids {
-		var longest uint64
-		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid)) // the pattern is well formed
-		for _, file := range files {
+		var longest time.Duration
+		for _, file := range harness.Schedstats(pid) {
 			data, err := os.ReadFile(file)
 			if err != nil {
 				continue // the thread has ended
 			}
-			// Documentation/scheduler/sched-stats.rst: time on the processor,
-			// time waiting for it, and times it had one.
-			fields := bytes.Fields(data)
-			if len(fields) < 2 {
-				continue
-			}
-			n, err := strconv.ParseUint(string(fields[1]), 10, 64)
-			if err != nil {
+			_, n, ok := harness.ParseSchedstat(data)
+			if !ok {
 				continue
 			}
 			threads[file] = n
@@ -73,7 +64,7 @@ func (s *Stall) sample() {
 				longest = max(longest, n-last)
 			}
 		}
-		waited += time.Duration(longest)
+		waited += longest
 	}
 	s.threads = threads
 	if n := len(s.sum); n > 0 {

@@ -111,7 +111,6 @@ const (
 const (
 	maxNear   = 5    // names
 	maxListed = 1000 // records, endpoints and owners
-	maxHops   = 16   // the server's
 	// What is told in one line ends after so many.
 	maxStepsPerThing  = 10
 	maxNamesInOneLine = 8

@@ -447,7 +447,7 @@ func (x *explanation) chain(target string) {
 	}
 	name := x.question.Name
 	seen := map[string]bool{}
-	for range maxHops {
+	for range server.MaxHops {
 		seen[strings.ToLower(name)] = true
 		x.out.Chain = append(x.out.Chain, Hop{Name: name, Type: "CNAME", TTL: x.o.TTL, Target: target, Server: "kube-dns"})
 		if x.question.Qtype != dns.TypeA && x.question.Qtype != dns.TypeAAAA {
@@ -479,7 +479,7 @@ func (x *explanation) chain(target string) {
 		}
 		x.step("%s is in the zone and a CNAME too, to %s", name, target)
 	}
-	x.chainEnd(name, fmt.Sprintf("the chain has more than %d names", maxHops))
+	x.chainEnd(name, fmt.Sprintf("the chain has more than %d names", server.MaxHops))
 }
 
 const loop = "it stands in the chain before: a loop"
@@ -534,7 +534,7 @@ func (x *explanation) chainOutside(name string) (last string, reached bool) {
 		x.fail(UpstreamRefuses, "nameserver", u.Server, "%s is a CNAME to %s, for which the nameserver %s says %s.", x.question.Name, name, u.Server, u.Rcode)
 		return name, false
 	}
-	for range maxHops {
+	for range server.MaxHops {
 		next := ""
 		for _, rr := range reply.Answer {
 			if c, ok := rr.(*dns.CNAME); ok && strings.EqualFold(c.Hdr.Name, name) {

@@ -23,8 +23,8 @@ const answerTimeout = 3700 * time.Millisecond
 // than others.
 const maxWildcards = 1000
 
-// maxHops is how many names a chain of CNAME records may have.
-const maxHops = 16
+// MaxHops is how many names a chain of CNAME records may have.
+const MaxHops = 16
 
 // later answers on a goroutine of its own what the direct way does not. msg is
 // copied: it is the reader's again when later returns.
@@ -136,7 +136,7 @@ func (s *Server) chain(ctx context.Context, m *dns.Msg, question dns.Question, t
 	}
 	seen := map[string]bool{strings.ToLower(question.Name): true}
 	name := target
-	for range maxHops {
+	for range MaxHops {
 		if seen[strings.ToLower(name)] {
 			break
 		}
@@ -197,7 +197,7 @@ func (s *Server) upstream(ctx context.Context, m *dns.Msg, question dns.Question
 		return "", 0, false
 	}
 	name, links := question.Name, 0
-	for ; links < maxHops; links++ {
+	for ; links < MaxHops; links++ {
 		next := ""
 		for _, rr := range reply.Answer {
 			if c, isCNAME := rr.(*dns.CNAME); isCNAME && strings.EqualFold(c.Hdr.Name, name) {
@@ -209,7 +209,7 @@ func (s *Server) upstream(ctx context.Context, m *dns.Msg, question dns.Question
 		}
 		name = next
 	}
-	if links == maxHops {
+	if links == MaxHops {
 		return "", 0, false // too long, or a loop
 	}
 	m.Answer = append(m.Answer, reply.Answer...)

@@ -383,7 +383,7 @@ func TestChainByUpstream(t *testing.T) {
 		})
 	})
 	m := s.ask(t, newQuestion(t, "c0.ns.svc.cluster.local. A", nil), false)
-	if n := asked.Load(); m.Rcode != dns.RcodeServerFailure || len(m.Answer) > 0 || n > maxHops {
+	if n := asked.Load(); m.Rcode != dns.RcodeServerFailure || len(m.Answer) > 0 || n > MaxHops {
 		t.Errorf("%d questions upstream, %s", n, s.text(m))
 	}
 }
