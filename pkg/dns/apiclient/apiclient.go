@@ -42,6 +42,10 @@ func Config(kubeconfig, masterURL string) (*rest.Config, error) {
 		return nil, fmt.Errorf("configuring the API server's client: %w", err)
 	}
 	cfg.UserAgent = UserAgent()
+	// client-go would have each request after the tenth, which is the eleventh
+	// page of a list, wait for a fifth of a second. The API server shares itself
+	// out fairly, and says when it is asked too much.
+	cfg.QPS = -1
 	return cfg, nil
 }
 

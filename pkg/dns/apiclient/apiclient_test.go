@@ -35,6 +35,23 @@ contexts:
 current-context: x
 `
 
+// A long list is not to wait between its pages.
+func TestRequestsAreNotHeldBack(t *testing.T) {
+	cfg, err := Config("", "http://192.0.2.9:8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, newClient := range map[string]func(*rest.Config) (rest.Interface, error){"core": Core, "discovery": Discovery} {
+		c, err := newClient(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l := c.GetRateLimiter(); l != nil {
+			t.Errorf("%s: requests are held back to %v a second", name, l.QPS())
+		}
+	}
+}
+
 func TestConfig(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
