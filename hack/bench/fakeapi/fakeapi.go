@@ -1,6 +1,6 @@
 // Package fakeapi is an API server of one cluster that costs next to nothing:
 // it has the Namespaces, Services and EndpointSlices encoded beforehand, lists
-// them, streams them, and sends the changes of endpoints that it is asked for
+// them whole or in pages, streams them, and sends the changes of endpoints that it is asked for
 // to whoever watches. It speaks protobuf alone, over HTTP without TLS, and
 // keeps no past: a watch that asks for an older resource version than the
 // present one gets 410 Gone and has to list.
@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -217,45 +218,90 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list writes the whole list.
+// list writes the list, or the page of it that is asked for.
 func (s *Server) list(w http.ResponseWriter, r *http.Request, st *store) {
-	data, err := s.encodeList(st)
+	p, err := parsePage(r.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	data, last, err := s.encodeList(st, p)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", contentType)
-	if _, err := w.Write(data); err == nil {
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	if _, err := w.Write(data); err != nil || !last {
+		return
+	}
+	// The client is to have it all before it is waited for.
+	if err := http.NewResponseController(w).Flush(); err == nil {
 		s.awaitRead(r)
 	}
 }
 
-func (s *Server) encodeList(st *store) ([]byte, error) {
+// page is a part of a list.
+type page struct {
+	version uint64 // the first page's; 0 in the request for that
+	from    int    // number of its first object
+	limit   int    // objects at the most; 0 for all
+}
+
+// parsePage reads limit and continue. A continuation is "version-from": an
+// object keeps its number, and it does no harm to a list of that version that
+// it is a newer one.
+func parsePage(query url.Values) (p page, err error) {
+	if limit := query.Get("limit"); limit != "" {
+		if p.limit, err = strconv.Atoi(limit); err != nil || p.limit < 0 {
+			return p, fmt.Errorf("limit %q", limit)
+		}
+	}
+	if next := query.Get("continue"); next != "" {
+		if _, err := fmt.Sscanf(next, "%d-%d", &p.version, &p.from); err != nil || p.from < 0 {
+			return p, fmt.Errorf("continue %q", next)
+		}
+	}
+	return p, nil
+}
+
+// encodeList encodes a page and tells whether it is the last.
+func (s *Server) encodeList(st *store, p page) (data []byte, last bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	meta := metav1.ListMeta{ResourceVersion: strconv.FormatUint(s.version, 10)}
+	if p.version == 0 {
+		p.version = s.version
+	}
+	objects := st.objects[min(p.from, len(st.objects)):]
+	meta := metav1.ListMeta{ResourceVersion: strconv.FormatUint(p.version, 10)}
+	if p.limit > 0 && p.limit < len(objects) {
+		remaining := int64(len(objects) - p.limit)
+		objects = objects[:p.limit]
+		meta.Continue, meta.RemainingItemCount = fmt.Sprintf("%d-%d", p.version, p.from+p.limit), &remaining
+	}
 	var list runtime.Object
 	switch st.gvk.Kind {
 	case "Namespace":
 		l := &corev1.NamespaceList{ListMeta: meta}
-		for _, o := range st.objects {
+		for _, o := range objects {
 			l.Items = append(l.Items, *o.(*corev1.Namespace)) // fill put nothing else there
 		}
 		list = l
 	case "Service":
 		l := &corev1.ServiceList{ListMeta: meta}
-		for _, o := range st.objects {
+		for _, o := range objects {
 			l.Items = append(l.Items, *o.(*corev1.Service)) // fill put nothing else there
 		}
 		list = l
 	default:
 		l := &discoveryv1.EndpointSliceList{ListMeta: meta}
-		for _, o := range st.objects {
+		for _, o := range objects {
 			l.Items = append(l.Items, *o.(*discoveryv1.EndpointSlice)) // fill put nothing else there
 		}
 		list = l
 	}
-	return s.encode(st.gvk.GroupVersion().WithKind(st.gvk.Kind+"List"), list)
+	data, err = s.encode(st.gvk.GroupVersion().WithKind(st.gvk.Kind+"List"), list)
+	return data, meta.Continue == "", err
 }
 
 // awaitRead waits until the client has read all that was written to it: the

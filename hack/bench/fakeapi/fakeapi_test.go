@@ -3,6 +3,7 @@ package fakeapi
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -52,6 +53,49 @@ func TestList(t *testing.T) {
 	slices, err := client.DiscoveryV1().EndpointSlices("").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(slices.Items) != shape.Slices() {
 		t.Errorf("%d slices, %v; want %d", len(slices.Items), err, shape.Slices())
+	}
+}
+
+// Pages have what was asked for, each object once, and the end of the last is
+// the end of the list.
+func TestPages(t *testing.T) {
+	s, client := start(t)
+	var names []string
+	var sizes []int
+	o := metav1.ListOptions{Limit: 6}
+	for {
+		page, err := client.CoreV1().Services("").List(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range page.Items {
+			names = append(names, page.Items[i].Name)
+		}
+		sizes = append(sizes, len(page.Items))
+		if o.Continue = page.Continue; o.Continue == "" {
+			break
+		}
+		if n := len(s.Listed()); n != 0 {
+			t.Errorf("%d lists were read before the last page", n)
+		}
+		if left := page.RemainingItemCount; left == nil || int(*left) != shape.Services()-len(names) {
+			t.Errorf("%v objects remain after %d of %d", left, len(names), shape.Services())
+		}
+	}
+	var want []string
+	for i := range s.c.Services {
+		want = append(want, s.c.Services[i].Name)
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("got %v, want %v", names, want)
+	}
+	if want := []int{6, 6, 3}; !slices.Equal(sizes, want) {
+		t.Errorf("pages of %v objects, want %v", sizes, want)
+	}
+	for deadline := time.Now().Add(20 * time.Second); len(s.Listed()) != 1; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d lists were read, want 1", len(s.Listed()))
+		}
 	}
 }
 
