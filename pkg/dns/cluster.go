@@ -36,7 +36,10 @@ type cluster struct {
 	metrics          *metrics
 
 	first *firstList
-	touch func(treecache.Key) // set by run
+	// Set by run: touch has a Service's records built anew, and built is closed
+	// once those of the first lists stand.
+	touch func(treecache.Key)
+	built <-chan struct{}
 
 	listed  chan struct{} // wakes giveBack; one token
 	contact atomic.Int64  // when the API server was last heard, in Unix nanoseconds; 0 before
@@ -206,6 +209,13 @@ func (c *cluster) list(ctx context.Context, client rest.Interface, resource stri
 						c.touch(key)
 					}
 					close(c.first.all)
+					// What the informer does with the list is not to take the
+					// processor away from the last records.
+					select {
+					case <-c.built:
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					}
 				}
 			}
 			select {
@@ -367,7 +377,7 @@ func errorReason(err error) string {
 }
 
 func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
-	c.touch = kd.touch
+	c.touch, c.built = kd.touch, kd.built
 	services, err := c.services.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
 			if initial && c.first.has(obj) {

@@ -2,7 +2,9 @@ package dns
 
 import (
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,6 +60,33 @@ func TestFirstListBroken(t *testing.T) {
 	if strings.Contains(got, "192.0.2.7") || strings.Contains(got, "192.0.2.1\n") || !strings.Contains(got, "192.0.2.8") {
 		t.Errorf("records\n%s\nwant web's alone", got)
 	}
+}
+
+// TestRecordsBeforeInformers: what an informer does with the list that ends last
+// comes after the records, which need the processor first.
+func TestRecordsBeforeInformers(t *testing.T) {
+	t.Parallel()
+	s := newAPIServer(t, 1)
+	services, all := parseObjects(t, headlessDB+slice4+`endpoints: [{addresses: [192.0.2.1], hostname: a}]}`)
+	s.set(services[0])
+	s.set(all[0])
+	kd := s.kubeDNS(t)
+	c := kd.source.(*cluster)
+	kd.mu.Lock() // no record is built
+	unlock := sync.OnceFunc(kd.mu.Unlock)
+	start(t, kd)
+	t.Cleanup(unlock) // or the worker would never end
+	eventually(t, "both lists have ended", func() bool {
+		return c.first.listed(resourceServices) && c.first.listed(resourceSlices)
+	})
+	for deadline := time.Now().Add(200 * time.Millisecond); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if c.services.HasSynced() && c.slices.HasSynced() {
+			t.Fatal("both informers have their list before there is a record")
+		}
+	}
+	unlock()
+	eventually(t, "the records are complete", kd.HasSynced)
+	eventually(t, "the informers have everything", func() bool { return c.services.HasSynced() && c.slices.HasSynced() })
 }
 
 func TestFirstList(t *testing.T) {

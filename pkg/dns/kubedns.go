@@ -32,6 +32,7 @@ type KubeDNS struct {
 	snapshotFile string                    // empty for none
 	restored     atomic.Pointer[time.Time] // when the snapshot that is served was taken
 	complete     chan struct{}             // closed once the source has told all it knew at the start
+	built        chan struct{}             // closed once the tree has the records of that
 	changed      chan struct{}             // wakes the writing of snapshots; one token
 
 	federations atomic.Pointer[map[string]string]
@@ -86,6 +87,7 @@ func newKubeDNS(o Options, s source, m *metrics) *KubeDNS {
 		configured: make(chan struct{}, 1),
 		pending:    map[treecache.Key]time.Time{},
 		complete:   make(chan struct{}),
+		built:      make(chan struct{}),
 		changed:    make(chan struct{}, 1),
 
 		snapshotFile: o.SnapshotFile,
@@ -254,7 +256,9 @@ func (kd *KubeDNS) becomeSynced() {
 	if kd.snapshotFile != "" {
 		kd.snapshotDue()
 	}
-	if !kd.synced.Swap(true) || restored {
+	first := !kd.synced.Swap(true)
+	close(kd.built)
+	if first || restored {
 		glog.Infof("dns: synced in %v, %v", time.Since(kd.started).Round(time.Millisecond), kd.tree)
 	}
 }
