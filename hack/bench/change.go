@@ -13,10 +13,18 @@ import (
 	"kubedns/hack/bench/fakeapi"
 )
 
+// compare sets what the run is in proportion to the ones around it, during which
+// nothing changed: what the machine does differently from one minute to the
+// next is as much as what is measured.
+func (r *ChangeRun) compare(before, after ChangeRun) {
+	r.Throughput = 2 * r.QPS / (before.QPS + after.QPS)
+	r.Tail = 2 * r.P99 / (before.P99 + after.P99)
+}
+
 // A situation is what goes on in the cluster while questions come.
 type situation struct {
 	Name, Title string
-	// change is what changes; nil: nothing does.
+	// change is what changes; nil where nothing does.
 	change *fakeapi.Change
 	tcp    bool // how the check asks for the first Service that changes
 }
@@ -39,7 +47,6 @@ func (b *bench) situations() []situation {
 		}
 	}
 	return []situation{
-		{situationQuiet, "nothing changes", nil, false},
 		{situationSpread, fmt.Sprintf("200 changes a second over %d Services", len(headless)),
 			&fakeapi.Change{Services: headless, Every: 5 * time.Millisecond}, false},
 		{situationBig, fmt.Sprintf("10 changes a second in a Service with %d endpoints", b.cluster.Big),
@@ -74,15 +81,35 @@ func (b *bench) changes(ctx context.Context, p peer, round int) (err error) {
 	if _, err := b.load(ctx, r.addr, 0, b.warmUp(), forWarmUp); err != nil {
 		return err
 	}
+	measure := func(s situation) (ChangeRun, error) {
+		run, err := b.during(ctx, r, s)
+		if err != nil {
+			return run, fmt.Errorf("%s: %w", s.Name, err)
+		}
+		say("  %-8s %6.0f/s, p99 %4.0f µs, %.2f µs, %d changes", s.Name, run.QPS, run.P99, run.CPU, run.Changes)
+		return run, nil
+	}
+	quiet := situation{Name: situationQuiet, Title: "nothing changes"}
+	before, err := measure(quiet)
+	if err != nil {
+		return err
+	}
+	b.results.addChange(p.Name, quiet.Name, before)
 	list := b.situations()
 	for i := range list {
 		s := list[(i+round)%len(list)]
-		run, err := b.during(ctx, r, s)
+		run, err := measure(s)
 		if err != nil {
-			return fmt.Errorf("%s: %w", s.Name, err)
+			return err
 		}
-		say("  %-8s %6.0f/s, p99 %4.0f µs, %.2f µs, %d changes", s.Name, run.QPS, run.P99, run.CPU, run.Changes)
+		after, err := measure(quiet)
+		if err != nil {
+			return err
+		}
+		run.compare(before, after)
 		b.results.addChange(p.Name, s.Name, run)
+		b.results.addChange(p.Name, quiet.Name, after)
+		before = after
 	}
 	return nil
 }

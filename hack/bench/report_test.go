@@ -68,10 +68,15 @@ func sample() *Results {
 	r.addStart(kubeDNS, StartRun{FirstAnswer: 300, RSS: 40e6, Highest: 44e6})
 	r.addStart(coreDNS, StartRun{FirstAnswer: 400, RSS: 100e6, Highest: 104e6})
 	r.addListEnd(kubeDNS, ListEndRun{FirstAnswer: 200, AfterList: 20})
+	before := ChangeRun{LatencyRun: LatencyRun{QPS: 120000, P99: 800}, CPU: 6}
+	after := ChangeRun{LatencyRun: LatencyRun{QPS: 80000, P99: 1200}, CPU: 6}
 	for _, s := range r.situationTitles() {
 		run := ChangeRun{LatencyRun: LatencyRun{QPS: 100000, P99: 1000}, CPU: 6}
 		if s[0] == situationBig {
 			run.QPS, run.P99 = 95000, 1600
+		}
+		if s[0] != situationQuiet {
+			run.compare(before, after)
 		}
 		r.addChange(kubeDNS, s[0], run)
 	}
@@ -130,6 +135,8 @@ func TestReport(t *testing.T) {
 		"| NSD | 50 | 1,234 | 5,000 | 7 |\n",
 		"| coredns | 400 | 100.0 | 104.0 |\n",
 		"| kube-dns | 200 | 20 |\n",
+		"| kube-dns: nothing changes | 100.0 |  | 1,000 |  | 0 | 6.00 |\n",
+		"endpoints | 95.0 | 0.95 | 1,600 | 1.60 | 0 | 6.00 |\n",
 		"| kube-dns: 10,000 Services, 100,000 endpoints in 1,000 slices | 131.0 | 0.0 | 160.0 | 140.0 |\n",
 		"| 10,000 Services: RSS after sync, MB | 131.0 | ≤ 130 | **no** |\n",
 	} {

@@ -75,6 +75,10 @@ type ChangeRun struct {
 	LatencyRun
 	CPU     float64 `json:"cpuMicrosPerQuestion"`
 	Changes int     `json:"changes"`
+	// Questions a second and p99 in proportion to those right before and after,
+	// while nothing changed; 0 where nothing changes here.
+	Throughput float64 `json:"throughputRatio,omitempty"`
+	Tail       float64 `json:"p99Ratio,omitempty"`
 }
 
 // StartRow has a peer's starts against a real API server.
