@@ -42,10 +42,11 @@ func Config(kubeconfig, masterURL string) (*rest.Config, error) {
 		return nil, fmt.Errorf("configuring the API server's client: %w", err)
 	}
 	cfg.UserAgent = UserAgent()
-	// client-go would have each request after the tenth, which is the eleventh
-	// page of a list, wait for a fifth of a second. The API server shares itself
-	// out fairly, and says when it is asked too much.
-	cfg.QPS = -1
+	// client-go's own limits, 5 a second after the first ten, would have the
+	// eleventh page of a list and each one after it wait. With these, which are
+	// kubelet's, no list waits, and there is still a bound should something make
+	// a watch begin and end without pause.
+	cfg.QPS, cfg.Burst = 50, 100
 	return cfg, nil
 }
 

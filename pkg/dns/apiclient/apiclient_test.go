@@ -46,8 +46,16 @@ func TestRequestsAreNotHeldBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l := c.GetRateLimiter(); l != nil {
-			t.Errorf("%s: requests are held back to %v a second", name, l.QPS())
+		l := c.GetRateLimiter()
+		if l == nil {
+			t.Fatalf("%s: nothing bounds requests", name)
+		}
+		n := 0
+		for n < 1000 && l.TryAccept() {
+			n++
+		}
+		if n < 100 || n == 1000 {
+			t.Errorf("%s: request %d waits, want one after the hundredth", name, n+1)
 		}
 	}
 }
