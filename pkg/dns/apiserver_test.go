@@ -24,7 +24,7 @@ import (
 	"kubedns/pkg/dns/apiclient"
 )
 
-// apiServer speaks as much of the API as informers need: lists in pages,
+// apiServer speaks as much of the API as reflectors need: lists in pages,
 // watches, bookmarks and resource versions that are too old.
 type apiServer struct {
 	*httptest.Server

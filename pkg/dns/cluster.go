@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 
 	"kubedns/pkg/dns/federation"
 	"kubedns/pkg/dns/treecache"
@@ -31,25 +32,22 @@ import (
 
 // cluster is the source that an API server is.
 type cluster struct {
-	services, slices cache.SharedIndexInformer
-	core             rest.Interface
-	metrics          *metrics
+	services        *kept[*service]
+	slices          *kept[*slice]
+	core, discovery rest.Interface
+	metrics         *metrics
 
-	first *firstList
-	// Set by run: touch has a Service's records built anew, and built is closed
-	// once those of the first lists stand.
-	touch func(treecache.Key)
-	built <-chan struct{}
-
+	both    chan struct{} // closed by ended once both lists have come to their end
+	ended   func()
 	listed  chan struct{} // wakes giveBack; one token
 	contact atomic.Int64  // when the API server was last heard, in Unix nanoseconds; 0 before
 
 	mu         sync.Mutex
 	lastErrors map[string]watchError // by resource; gone once it was heard again
 	warned     map[string]time.Time
-	nodes      cache.SharedIndexInformer
-	thrifty    int // lists under way for which the collector keeps the heap small
-	percent    int // the collector's without them
+	nodes      *kept[*node] // nil while no federation is configured
+	thrifty    int          // lists under way for which the collector keeps the heap small
+	percent    int          // the collector's without them
 }
 
 // Resources, as the API's paths, errors and metrics name them.
@@ -58,41 +56,45 @@ const (
 	resourceSlices   = "endpointslices"
 )
 
-// byService indexes slices by the Service that they belong to.
-const byService = "service"
-
 // NewCluster makes a KubeDNS of an API server's Services and EndpointSlices,
 // given clients for core/v1 and discovery.k8s.io/v1.
 func NewCluster(o Options, core, discovery rest.Interface) *KubeDNS {
-	c := &cluster{core: core, metrics: newMetrics(), first: newFirstList(), listed: make(chan struct{}, 1), lastErrors: map[string]watchError{}, warned: map[string]time.Time{}}
-	c.services = c.informer(core, resourceServices, &corev1.Service{}, nil, func(obj any) (any, error) {
-		if s, ok := obj.(*corev1.Service); ok {
-			return trimService(s), nil
+	c := &cluster{
+		core: core, discovery: discovery, metrics: newMetrics(),
+		both: make(chan struct{}), listed: make(chan struct{}, 1),
+		lastErrors: map[string]watchError{}, warned: map[string]time.Time{},
+	}
+	c.ended = sync.OnceFunc(func() { close(c.both) })
+	kd := newKubeDNS(o, c, c.metrics)
+	c.services = newKept(func(last, now *service, first bool) {
+		if now == nil {
+			kd.touch(last.key())
+			return
 		}
-		return obj, nil
-	})
-	c.slices = c.informer(discovery, resourceSlices, &discoveryv1.EndpointSlice{}, cache.Indexers{
-		byService: func(obj any) ([]string, error) {
-			s, ok := obj.(*slice)
-			if !ok || s.service == "" {
-				return nil, nil
+		if last == nil && !first {
+			kd.measure(now.key(), now.created)
+		}
+		kd.touch(now.key())
+	}, nil)
+	c.slices = newKept(func(last, now *slice, first bool) {
+		if now != nil && !first {
+			c.measureSlice(kd, now)
+		}
+		for _, s := range []*slice{last, now} { // the last may have belonged to another Service
+			if s != nil && s.service != "" {
+				kd.touch(s.owner())
 			}
-			return []string{s.Namespace + "/" + s.service}, nil
-		},
-	}, func(obj any) (any, error) {
-		if s, ok := obj.(*discoveryv1.EndpointSlice); ok {
-			return trimSlice(s), nil
 		}
-		return obj, nil
-	})
-	return newKubeDNS(o, c, c.metrics)
+	}, (*slice).owner)
+	return kd
 }
 
-// informer makes one whose requests and events count as contact.
-func (c *cluster) informer(client rest.Interface, resource string, example runtime.Object, by cache.Indexers, trim cache.TransformFunc) cache.SharedIndexInformer {
-	var i cache.SharedIndexInformer
+// reflect keeps a resource's objects as the API server's are, until ctx is
+// done. Requests and events count as contact.
+func reflect[A runtime.Object, T keptObject](ctx context.Context, c *cluster, client rest.Interface, resource string, example A, trim func(A) T, k *kept[T]) {
+	store := reflected[A, T]{k, trim}
 	l := &lister{cluster: c, resource: resource, client: client, once: func(ctx context.Context) (runtime.Object, error) {
-		return c.list(ctx, client, resource, trim, i.GetStore())
+		return list(ctx, c, client, resource, store)
 	}}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
@@ -114,17 +116,16 @@ func (c *cluster) informer(client rest.Interface, resource string, example runti
 			}, func() { c.failed(resource, errEmptyWatch) }), nil
 		},
 	}
-	i = cache.NewSharedIndexInformerWithOptions(pagedListWatch{lw}, example, cache.SharedIndexInformerOptions{
-		Indexers: by, ObjectDescription: resource,
+	r := cache.NewReflectorWithOptions(pagedListWatch{lw}, example, store, cache.ReflectorOptions{Name: resource})
+	backoff := reflectorBackoff
+	delay := backoff.DelayWithReset(clock.RealClock{}, reflectorCalm)
+	// The error is that of ctx, and being done is no failure.
+	_ = delay.Until(ctx, true, true, func(ctx context.Context) (bool, error) {
+		if err := r.ListAndWatchWithContext(ctx); err != nil {
+			l.watchFailed(ctx, err)
+		}
+		return false, nil
 	})
-	// Neither fails before the informer has started.
-	if err := errors.Join(
-		i.SetTransform(trim),
-		i.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) { l.watchFailed(ctx, err) }),
-	); err != nil {
-		glog.Errorf("dns: %s informer: %v", resource, err)
-	}
-	return i
 }
 
 // pagedListWatch has client-go list in pages. A streaming list takes as little
@@ -150,24 +151,13 @@ func nextPage(last, weight int) int {
 	return min(max(last*pageWeight/max(weight, 1), 10), largestPage)
 }
 
-// keptObject is what is kept of an object.
-type keptObject interface {
-	runtime.Object
-	metav1.Object
-	// same tells whether the other, which may be nil, is equal to it.
-	same(other any) bool
-	weight() int
-}
-
-// list lists in pages and trims each as it comes, so that no more than one is
-// ever whole. What has not changed since the last list is the same object
-// again, in place of a second one. The list is the newest there is: to be
-// content with an older one (ResourceVersion 0) would have the API server
-// ignore the limit.
-func (c *cluster) list(ctx context.Context, client rest.Interface, resource string, trim cache.TransformFunc, store cache.Store) (runtime.Object, error) {
-	first := c.first.begin(resource)
+// list lists in pages and keeps of each what is kept, so that no more than one
+// is ever whole; what it returns has the list's version alone. The list is the
+// newest there is: to be content with an older one (ResourceVersion 0) would
+// have the API server ignore the limit.
+func list[A runtime.Object, T keptObject](ctx context.Context, c *cluster, client rest.Interface, resource string, store reflected[A, T]) (runtime.Object, error) {
+	first := store.kept.begin()
 	defer c.thrift(!first)()
-	all := &internalversion.List{}
 	o := metav1.ListOptions{Limit: firstPage}
 	for {
 		page, err := client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).MaxRetries(0).Do(ctx).Get()
@@ -177,66 +167,35 @@ func (c *cluster) list(ctx context.Context, client rest.Interface, resource stri
 		c.heard(resource)
 		weight := 0
 		err = apimeta.EachListItem(page, func(obj runtime.Object) error {
-			trimmed, err := trim(obj)
+			t, err := store.trimmed(obj)
 			if err != nil {
 				return err
 			}
-			kept, ok := trimmed.(keptObject)
-			if !ok {
-				return fmt.Errorf("a %T among the %s", trimmed, resource)
-			}
-			weight += kept.weight()
-			all.Items = append(all.Items, known(store, kept))
-			if first {
-				if key, ok := c.first.add(kept); ok {
-					c.touch(key)
-				}
-			}
+			weight += t.weight()
+			store.kept.put(t)
 			return nil
 		})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("in the list: %w", err)
 		}
-		list, err := apimeta.ListAccessor(page)
+		l, err := apimeta.ListAccessor(page)
 		if err != nil {
 			return nil, err
 		}
-		all.ResourceVersion = list.GetResourceVersion()
-		if o.Continue = list.GetContinue(); o.Continue == "" {
-			if first {
-				if stale, both := c.first.end(resource); both {
-					for _, key := range stale {
-						c.touch(key)
-					}
-					close(c.first.all)
-					// What the informer does with the list is not to take the
-					// processor away from the last records.
-					select {
-					case <-c.built:
-					case <-ctx.Done():
-						return nil, ctx.Err()
-					}
-				}
-			}
-			select {
-			case c.listed <- struct{}{}:
-			default:
-			}
-			return all, nil
+		if o.Continue = l.GetContinue(); o.Continue != "" {
+			o.Limit = int64(nextPage(int(o.Limit), weight))
+			continue
 		}
-		o.Limit = int64(nextPage(int(o.Limit), weight))
-	}
-}
-
-// known is the object that the store already has where it is the same.
-func known(store cache.Store, listed keptObject) runtime.Object {
-	obj, exists, err := store.GetByKey(cache.MetaObjectToName(listed).String())
-	if err == nil && exists && listed.same(obj) {
-		if last, ok := obj.(runtime.Object); ok {
-			return last
+		store.kept.end()
+		if c.services.listed() && c.slices.listed() {
+			c.ended()
 		}
+		select {
+		case c.listed <- struct{}{}:
+		default:
+		}
+		return &internalversion.List{ListMeta: metav1.ListMeta{ResourceVersion: l.GetResourceVersion()}}, nil
 	}
-	return listed
 }
 
 // thriftyPercent is GOGC while everything is listed again: there is as much
@@ -377,79 +336,18 @@ func errorReason(err error) string {
 }
 
 func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
-	c.touch, c.built = kd.touch, kd.built
-	services, err := c.services.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(obj any, initial bool) {
-			if initial && c.first.has(obj) {
-				return
-			}
-			if !initial {
-				c.first.handOver(resourceServices)
-				if s, ok := obj.(*service); ok {
-					kd.measure(treecache.Key{Namespace: s.Namespace, Name: s.Name}, s.created)
-				}
-			}
-			kd.touchService(obj)
-		},
-		UpdateFunc: func(old, obj any) {
-			c.first.handOver(resourceServices)
-			if old != obj { // else it was listed again, see known
-				kd.touchService(obj)
-			}
-		},
-		DeleteFunc: func(obj any) {
-			c.first.handOver(resourceServices)
-			kd.touchService(obj)
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("watching services: %w", err)
-	}
-	slices, err := c.slices.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(obj any, initial bool) {
-			if initial && c.first.has(obj) {
-				return
-			}
-			if !initial {
-				c.first.handOver(resourceSlices)
-				c.measureSlice(kd, obj)
-			}
-			kd.touchSlice(obj)
-		},
-		UpdateFunc: func(old, obj any) {
-			c.first.handOver(resourceSlices)
-			if old == obj {
-				return
-			}
-			c.measureSlice(kd, obj)
-			kd.touchSlice(old) // it may have belonged to another Service
-			kd.touchSlice(obj)
-		},
-		DeleteFunc: func(obj any) {
-			c.first.handOver(resourceSlices)
-			kd.touchSlice(obj)
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("watching endpointslices: %w", err)
-	}
 	var wg sync.WaitGroup
-	wg.Go(func() { c.services.RunWithContext(ctx) })
-	wg.Go(func() { c.slices.RunWithContext(ctx) })
+	wg.Go(func() { reflect(ctx, c, c.core, resourceServices, &corev1.Service{}, trimService, c.services) })
+	wg.Go(func() {
+		reflect(ctx, c, c.discovery, resourceSlices, &discoveryv1.EndpointSlice{}, trimSlice, c.slices)
+	})
 	wg.Go(func() { c.watchNodes(ctx, kd) })
 	wg.Go(func() { c.giveBack(ctx) })
 	select {
-	case <-c.first.all:
+	case <-c.both:
 		kd.listed()
 	case <-ctx.Done():
 	}
-	for _, h := range []cache.ResourceEventHandlerRegistration{services, slices} {
-		select {
-		case <-h.HasSyncedChecker().Done():
-		case <-ctx.Done():
-		}
-	}
-	c.first.drop()
 	<-ctx.Done()
 	wg.Wait()
 	return nil
@@ -478,14 +376,12 @@ func (c *cluster) giveBack(ctx context.Context) {
 }
 
 // measureSlice starts the measurement of a headless Service's change.
-func (c *cluster) measureSlice(kd *KubeDNS, obj any) {
-	s, ok := obj.(*slice)
-	if !ok || s.triggered.IsZero() {
+func (c *cluster) measureSlice(kd *KubeDNS, s *slice) {
+	if s.triggered.IsZero() {
 		return
 	}
-	key := treecache.Key{Namespace: s.Namespace, Name: s.service}
-	if svc := c.service(key); svc != nil && svc.headless {
-		kd.measure(key, s.triggered)
+	if svc := c.service(s.owner()); svc != nil && svc.headless {
+		kd.measure(s.owner(), s.triggered)
 	}
 }
 
@@ -500,11 +396,11 @@ func (c *cluster) watchNodes(ctx context.Context, kd *KubeDNS) {
 		configured := len(*kd.federations.Load()) > 0
 		switch {
 		case configured && stop == nil:
-			nodes := c.informer(c.core, "nodes", &corev1.Node{}, nil, trimNode)
+			nodes := newKept(func(_, _ *node, _ bool) {}, nil)
 			var nodesCtx context.Context
 			nodesCtx, stop = context.WithCancel(ctx)
 			c.setNodes(nodes)
-			wg.Go(func() { nodes.RunWithContext(nodesCtx) })
+			wg.Go(func() { reflect(nodesCtx, c, c.core, "nodes", &corev1.Node{}, trimNode, nodes) })
 		case !configured && stop != nil:
 			c.setNodes(nil)
 			stop()
@@ -521,10 +417,10 @@ func (c *cluster) watchNodes(ctx context.Context, kd *KubeDNS) {
 	}
 }
 
-func (c *cluster) setNodes(i cache.SharedIndexInformer) {
+func (c *cluster) setNodes(k *kept[*node]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.nodes = i
+	c.nodes = k
 }
 
 // node is what is kept of a Node.
@@ -533,24 +429,17 @@ type node struct {
 	topologyZone, region string
 }
 
-// DeepCopyObject implements runtime.Object.
-func (n *node) DeepCopyObject() runtime.Object { t := *n; return &t }
-
 func (n *node) same(other any) bool {
 	o, ok := other.(*node)
-	return ok && n.meta.same(&o.meta) && n.topologyZone == o.topologyZone && n.region == o.region
+	return ok && n.meta == o.meta && n.topologyZone == o.topologyZone && n.region == o.region
 }
 
 func (n *node) weight() int { return 1 }
 
-func trimNode(obj any) (any, error) {
-	n, ok := obj.(*corev1.Node)
-	if !ok {
-		return obj, nil
-	}
+func trimNode(n *corev1.Node) *node {
 	t := &node{meta: trimMeta(&n.ObjectMeta)}
 	t.topologyZone, t.region = federation.Topology(n.Labels)
-	return t, nil
+	return t
 }
 
 // topology is that of the first Node by name that has both labels, so that
@@ -563,9 +452,8 @@ func (c *cluster) topology() (topologyZone, region string) {
 		return "", ""
 	}
 	var first *node
-	for _, obj := range nodes.GetStore().List() {
-		n, ok := obj.(*node)
-		if ok && n.topologyZone != "" && n.region != "" && (first == nil || n.Name < first.Name) {
+	for _, n := range nodes.all() {
+		if n.topologyZone != "" && n.region != "" && (first == nil || n.Name < first.Name) {
 			first = n
 		}
 	}
@@ -575,68 +463,13 @@ func (c *cluster) topology() (topologyZone, region string) {
 	return first.topologyZone, first.region
 }
 
-func (c *cluster) service(key treecache.Key) *service {
-	if s, ok := c.first.service(key); ok && !c.services.HasSynced() {
-		return s
-	}
-	obj, _, err := c.services.GetStore().GetByKey(key.String())
-	if err != nil || obj == nil {
-		return nil
-	}
-	s, _ := obj.(*service)
-	return s
-}
+func (c *cluster) service(key treecache.Key) *service { return c.services.get(key) }
 
-func (c *cluster) slicesOf(key treecache.Key) []*slice {
-	if s, ok := c.first.slicesOf(key); ok && !c.slices.HasSynced() {
-		return sortSlices(s)
-	}
-	objs, err := c.slices.GetIndexer().ByIndex(byService, key.String())
-	if err != nil {
-		glog.Errorf("dns: the slices of %v: %v", key, err)
-		return nil
-	}
-	own := make([]*slice, 0, len(objs))
-	for _, obj := range objs {
-		if s, ok := obj.(*slice); ok {
-			own = append(own, s)
-		}
-	}
-	return sortSlices(own)
-}
+func (c *cluster) slicesOf(key treecache.Key) []*slice { return sortSlices(c.slices.of(key)) }
 
-func (c *cluster) objects() (services, slices int) {
-	services, slices, ok := c.first.counts()
-	if !ok || c.services.HasSynced() {
-		services = len(c.services.GetStore().ListKeys())
-	}
-	if !ok || c.slices.HasSynced() {
-		slices = len(c.slices.GetStore().ListKeys())
-	}
-	return services, slices
-}
+func (c *cluster) objects() (services, slices int) { return c.services.len(), c.slices.len() }
 
-func (c *cluster) all() ([]*service, []*slice) {
-	services, ok := c.first.allServices()
-	if !ok || c.services.HasSynced() {
-		services = stored[*service](c.services)
-	}
-	slices, ok := c.first.allSlices()
-	if !ok || c.slices.HasSynced() {
-		slices = stored[*slice](c.slices)
-	}
-	return services, slices
-}
-
-// stored has an informer's objects.
-func stored[T any](i cache.SharedIndexInformer) (all []T) {
-	for _, obj := range i.GetStore().List() {
-		if o, ok := obj.(T); ok {
-			all = append(all, o)
-		}
-	}
-	return all
-}
+func (c *cluster) all() ([]*service, []*slice) { return c.services.all(), c.slices.all() }
 
 func (c *cluster) lastContact() time.Time {
 	if t := c.contact.Load(); t != 0 {
@@ -650,7 +483,7 @@ func (c *cluster) missing() string {
 	defer c.mu.Unlock()
 	var why []string
 	for _, resource := range []string{resourceServices, resourceSlices} {
-		if c.first.listed(resource) {
+		if resource == resourceServices && c.services.listed() || resource == resourceSlices && c.slices.listed() {
 			continue
 		}
 		text := resource + " not listed yet"

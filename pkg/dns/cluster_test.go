@@ -30,7 +30,7 @@ func forEachList(t *testing.T, f func(t *testing.T, pageSize int)) {
 	}
 }
 
-// TestClusterHistory follows random histories through informers, over watches
+// TestClusterHistory follows random histories over watches
 // that end and changes that no watch has seen, and compares with the tree that
 // the last state alone makes.
 func TestClusterHistory(t *testing.T) {
@@ -55,8 +55,8 @@ func TestClusterHistory(t *testing.T) {
 					}
 				}
 			}
-			// While nobody can watch, objects change and go unseen: they come
-			// back as tombstones.
+			// While nobody can watch, objects change and go unseen: the
+			// next list does not have them.
 			s.do(func() {
 				s.restart()
 				for range 40 {
@@ -81,9 +81,9 @@ func TestClusterHistory(t *testing.T) {
 	})
 }
 
-// TestClusterTombstones: what was deleted while no watch was open is gone, and
+// TestClusterDeletedUnseen: what was deleted while no watch was open is gone, and
 // the other owner of an address stays.
-func TestClusterTombstones(t *testing.T) {
+func TestClusterDeletedUnseen(t *testing.T) {
 	forEachList(t, func(t *testing.T, pageSize int) {
 		t.Helper()
 		s := newAPIServer(t, pageSize)

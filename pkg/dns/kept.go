@@ -1,174 +1,207 @@
 package dns
 
 import (
+	"fmt"
 	"slices"
 	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"kubedns/pkg/dns/treecache"
 )
 
-// firstList holds the objects of the first lists while they come, so that
-// records are built meanwhile and not only when an informer is given the whole
-// list. It is let go of once the informers have them. Its methods are safe for
-// concurrent use.
-type firstList struct {
-	mu       sync.Mutex
-	services map[treecache.Key]*service
-	slices   map[treecache.Key][]*slice // by Service; those of none under an empty name
-	stale    map[treecache.Key]struct{} // Services of a list that did not come to its end
-	ended    map[string]bool            // by resource
-	all      chan struct{}              // closed by whoever end told that both have ended
-	handed   map[string]bool            // by resource, see handOver
-	gone     bool
+// keptObject is what is kept of an object of the API.
+type keptObject interface {
+	comparable
+	key() treecache.Key
+	// same tells whether the other, which is not nil, is equal to it.
+	same(other any) bool
+	weight() int
 }
 
-func newFirstList() *firstList {
-	return &firstList{
-		services: map[treecache.Key]*service{},
-		slices:   map[treecache.Key][]*slice{},
-		stale:    map[treecache.Key]struct{}{},
-		ended:    map[string]bool{},
-		all:      make(chan struct{}),
-		handed:   map[string]bool{},
-	}
+// kept holds the objects of one resource. A list puts them in as it comes, so
+// that records are built meanwhile; one that fails on its way leaves what it
+// has brought, which was true when it was sent, and the next one takes out what
+// it does not have. What an object is the same as stays in its place.
+//
+// Its methods are safe for concurrent use; those that put in and take out are
+// called by one goroutine at a time.
+type kept[T keptObject] struct {
+	// changed is told of each change after it was made: the object before and
+	// the one now, nil where there is none. first is set while the first list
+	// comes.
+	changed func(last, now T, first bool)
+	// owner is what objects are found by besides their name; nil for nothing.
+	owner func(T) treecache.Key
+
+	mu       sync.RWMutex
+	byName   map[treecache.Key]T
+	byOwner  map[treecache.Key][]T
+	seen     map[treecache.Key]struct{} // by the list that is under way; else nil
+	complete bool
 }
 
-// begin is called when a list of the resource begins, and tells whether it is
-// a first one. What an earlier one brought, which failed on its way, is
-// forgotten.
-func (f *firstList) begin(resource string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.gone || f.ended[resource] {
-		return false
-	}
-	switch resource {
-	case resourceServices:
-		for key := range f.services {
-			f.stale[key] = struct{}{}
+func newKept[T keptObject](changed func(last, now T, first bool), owner func(T) treecache.Key) *kept[T] {
+	return &kept[T]{changed: changed, owner: owner, byName: map[treecache.Key]T{}, byOwner: map[treecache.Key][]T{}}
+}
+
+// begin is called when a list begins, and tells whether it is the first that
+// may come to its end.
+func (k *kept[T]) begin() (first bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.seen = map[treecache.Key]struct{}{}
+	return !k.complete
+}
+
+// end is called at the end of a list: what it did not have is gone.
+func (k *kept[T]) end() {
+	k.mu.RLock()
+	var gone []treecache.Key
+	for key := range k.byName {
+		if _, ok := k.seen[key]; !ok {
+			gone = append(gone, key)
 		}
-		clear(f.services)
-	case resourceSlices:
-		for key := range f.slices {
-			f.stale[key] = struct{}{}
-		}
-		clear(f.slices)
-	default:
-		return false
 	}
-	return true
-}
-
-// add takes an object and returns the Service that it belongs to, if any.
-func (f *firstList) add(obj any) (key treecache.Key, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch o := obj.(type) {
-	case *service:
-		key = treecache.Key{Namespace: o.Namespace, Name: o.Name}
-		f.services[key] = o
-	case *slice:
-		key = treecache.Key{Namespace: o.Namespace, Name: o.service}
-		f.slices[key] = append(f.slices[key], o)
+	k.mu.RUnlock()
+	for _, key := range gone {
+		k.remove(key)
 	}
-	return key, key.Name != ""
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.seen, k.complete = nil, true
 }
 
-// end is called at the end of a list that begin has called a first one. It
-// tells whether both lists have ended; then the caller has the stale Services
-// looked at again, and closes all.
-func (f *firstList) end(resource string) (stale []treecache.Key, both bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.ended[resource] = true
-	if !f.ended[resourceServices] || !f.ended[resourceSlices] {
-		return nil, false
+// put takes an object in.
+func (k *kept[T]) put(now T) {
+	key := now.key()
+	k.mu.Lock()
+	first := !k.complete
+	if k.seen != nil {
+		k.seen[key] = struct{}{}
 	}
-	for key := range f.stale {
-		stale = append(stale, key)
+	last, ok := k.byName[key]
+	if ok && now.same(last) {
+		k.mu.Unlock()
+		return
 	}
-	f.stale = nil
-	return stale, true
-}
-
-// listed tells whether the resource has been listed once.
-func (f *firstList) listed(resource string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.ended[resource]
-}
-
-// has tells whether the object was taken, this very one: then whoever was told
-// of it need not be told again.
-func (f *firstList) has(obj any) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch o := obj.(type) {
-	case *service:
-		return f.services[treecache.Key{Namespace: o.Namespace, Name: o.Name}] == o
-	case *slice:
-		return slices.Contains(f.slices[treecache.Key{Namespace: o.Namespace, Name: o.service}], o)
+	if ok {
+		k.disown(last)
 	}
-	return false
-}
-
-// handOver is called with the first event after those of the first list: from
-// then on the informer's store is what counts, a moment before the informer
-// says that it has synced.
-func (f *firstList) handOver(resource string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.handed[resource] = true
-}
-
-// drop lets go of everything.
-func (f *firstList) drop() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.gone, f.services, f.slices = true, nil, nil
-}
-
-// service is the Service of that name, or nil. ok is false once the resource is
-// handed over or all is let go of, as with the methods below.
-func (f *firstList) service(key treecache.Key) (s *service, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.services[key], f.holds(resourceServices)
-}
-
-func (f *firstList) slicesOf(key treecache.Key) (s []*slice, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.slices[key]), f.holds(resourceSlices)
-}
-
-// counts is for people to read; ok is false only once all is let go of.
-func (f *firstList) counts() (services, slices int, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, s := range f.slices {
-		slices += len(s)
+	k.byName[key] = now
+	if k.owner != nil {
+		owner := k.owner(now)
+		k.byOwner[owner] = append(k.byOwner[owner], now)
 	}
-	return len(f.services), slices, !f.gone
+	k.mu.Unlock()
+	k.changed(last, now, first)
 }
 
-func (f *firstList) allServices() (all []*service, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, s := range f.services {
-		all = append(all, s)
+// remove takes an object out, if it is there.
+func (k *kept[T]) remove(key treecache.Key) {
+	k.mu.Lock()
+	first := !k.complete
+	last, ok := k.byName[key]
+	if ok {
+		delete(k.byName, key)
+		k.disown(last)
 	}
-	return all, f.holds(resourceServices)
-}
-
-func (f *firstList) allSlices() (all []*slice, ok bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, s := range f.slices {
-		all = append(all, s...)
+	k.mu.Unlock()
+	if ok {
+		var none T
+		k.changed(last, none, first)
 	}
-	return all, f.holds(resourceSlices)
 }
 
-// holds tells whether what is here counts; f is locked.
-func (f *firstList) holds(resource string) bool { return !f.gone && !f.handed[resource] }
+// disown takes the object from its owner's; k is locked.
+func (k *kept[T]) disown(obj T) {
+	if k.owner == nil {
+		return
+	}
+	owner := k.owner(obj)
+	left := slices.DeleteFunc(k.byOwner[owner], func(o T) bool { return o == obj })
+	if len(left) == 0 {
+		delete(k.byOwner, owner)
+		return
+	}
+	k.byOwner[owner] = left
+}
+
+// get is the object of that name, or nil.
+func (k *kept[T]) get(key treecache.Key) T {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.byName[key]
+}
+
+// of has the owner's objects, in no order.
+func (k *kept[T]) of(owner treecache.Key) []T {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return slices.Clone(k.byOwner[owner])
+}
+
+// all has every object, in no order.
+func (k *kept[T]) all() []T {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	all := make([]T, 0, len(k.byName))
+	for _, obj := range k.byName {
+		all = append(all, obj)
+	}
+	return all
+}
+
+func (k *kept[T]) len() int {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return len(k.byName)
+}
+
+// listed tells whether a list has come to its end.
+func (k *kept[T]) listed() bool {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.complete
+}
+
+// reflected is what a reflector writes the events of a watch to; A is the API's
+// object.
+type reflected[A runtime.Object, T keptObject] struct {
+	kept *kept[T]
+	trim func(A) T
+}
+
+// trimmed is what is kept of an object.
+func (r reflected[A, T]) trimmed(obj any) (T, error) {
+	a, ok := obj.(A)
+	if !ok {
+		var none T
+		return none, fmt.Errorf("a %T in place of a %T", obj, a)
+	}
+	return r.trim(a), nil
+}
+
+// Add implements cache.ReflectorStore, as the others do.
+func (r reflected[A, T]) Add(obj any) error {
+	t, err := r.trimmed(obj)
+	if err == nil {
+		r.kept.put(t)
+	}
+	return err
+}
+
+func (r reflected[A, T]) Update(obj any) error { return r.Add(obj) }
+
+func (r reflected[A, T]) Delete(obj any) error {
+	t, err := r.trimmed(obj)
+	if err == nil {
+		r.kept.remove(t.key())
+	}
+	return err
+}
+
+// Replace has nothing to do: the list has put everything in as it came.
+func (r reflected[A, T]) Replace([]any, string) error { return nil }
+
+func (r reflected[A, T]) Resync() error { return nil }

@@ -1,10 +1,10 @@
 package dns
 
 import (
+	"errors"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,96 +62,136 @@ func TestFirstListBroken(t *testing.T) {
 	}
 }
 
-// TestRecordsBeforeInformers: what an informer does with the list that ends last
-// comes after the records, which need the processor first.
-func TestRecordsBeforeInformers(t *testing.T) {
-	t.Parallel()
-	s := newAPIServer(t, 1)
-	services, all := parseObjects(t, headlessDB+slice4+`endpoints: [{addresses: [192.0.2.1], hostname: a}]}`)
-	s.set(services[0])
-	s.set(all[0])
-	kd := s.kubeDNS(t)
-	c := kd.source.(*cluster)
-	kd.mu.Lock() // no record is built
-	unlock := sync.OnceFunc(kd.mu.Unlock)
-	start(t, kd)
-	t.Cleanup(unlock) // or the worker would never end
-	eventually(t, "both lists have ended", func() bool {
-		return c.first.listed(resourceServices) && c.first.listed(resourceSlices)
-	})
-	for deadline := time.Now().Add(200 * time.Millisecond); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if c.services.HasSynced() && c.slices.HasSynced() {
-			t.Fatal("both informers have their list before there is a record")
-		}
+// TestKept puts objects in by lists and watches, and compares what is there and
+// what was told of after each step.
+func TestKept(t *testing.T) {
+	svc := func(name, version string) *service {
+		return &service{meta: meta{Namespace: "default", Name: name, ResourceVersion: version}}
 	}
-	unlock()
-	eventually(t, "the records are complete", kd.HasSynced)
-	eventually(t, "the informers have everything", func() bool { return c.services.HasSynced() && c.slices.HasSynced() })
+	var told []string
+	version := func(s *service) string {
+		if s == nil {
+			return "none"
+		}
+		return s.Name + s.ResourceVersion
+	}
+	k := newKept(func(last, now *service, first bool) {
+		text := version(last) + " to " + version(now)
+		if first {
+			text += ", first"
+		}
+		told = append(told, text)
+	}, nil)
+	want := func(step string, complete bool, have string, changes ...string) {
+		t.Helper()
+		var got []string
+		for _, s := range k.all() {
+			got = append(got, version(s))
+			if k.get(s.key()) != s {
+				t.Errorf("%s: get(%v) = %v", step, s.key(), k.get(s.key()))
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(told)
+		if text := strings.Join(got, " "); text != have || k.len() != len(got) || k.listed() != complete {
+			t.Errorf("%s: %d objects, %q, listed: %t, want %q, %t", step, k.len(), text, k.listed(), have, complete)
+		}
+		if !slices.Equal(told, changes) {
+			t.Errorf("%s: told of %q, want %q", step, told, changes)
+		}
+		told = nil
+	}
+	a1 := svc("a", "1")
+	if !k.begin() {
+		t.Error("begin() = false before any list")
+	}
+	k.put(a1)
+	k.put(svc("b", "1"))
+	want("a first list", false, "a1 b1", "none to a1, first", "none to b1, first")
+	if !k.begin() { // the one before has failed
+		t.Error("begin() = false after a list that has failed")
+	}
+	k.put(svc("a", "1"))
+	k.put(svc("c", "1"))
+	want("another first list", false, "a1 b1 c1", "none to c1, first")
+	k.end()
+	want("its end", true, "a1 c1", "b1 to none, first")
+	k.put(svc("a", "1"))
+	if k.get(a1.key()) != a1 {
+		t.Error("an object that is the same as before took its place")
+	}
+	k.put(svc("c", "2"))
+	k.put(svc("d", "1"))
+	k.remove(a1.key())
+	k.remove(a1.key())
+	want("a watch", true, "c2 d1", "a1 to none", "c1 to c2", "none to d1")
+	if k.begin() {
+		t.Error("begin() = true after the end of a list")
+	}
+	k.put(svc("d", "1"))
+	k.put(svc("e", "1"))
+	want("a second list", true, "c2 d1 e1", "none to e1")
+	k.end()
+	want("its end", true, "d1 e1", "c2 to none")
+	if got := k.get(a1.key()); got != nil {
+		t.Errorf("get() of what is gone = %v", got)
+	}
 }
 
-func TestFirstList(t *testing.T) {
-	svc := func(name string) *service {
-		return &service{meta: meta{metav1.ObjectMeta{Namespace: "default", Name: name}}, kind: corev1.ServiceTypeClusterIP}
+// TestKeptByOwner: a slice is found by the Service it belongs to now.
+func TestKeptByOwner(t *testing.T) {
+	of := func(service, name, version string) *slice {
+		return &slice{meta: meta{Namespace: "default", Name: name, ResourceVersion: version}, service: service}
 	}
-	of := func(service, name string) *slice {
-		return &slice{meta: meta{metav1.ObjectMeta{Namespace: "default", Name: name}}, service: service}
-	}
-	key := func(name string) treecache.Key { return treecache.Key{Namespace: "default", Name: name} }
-	f := newFirstList()
-	if f.begin("nodes") {
-		t.Error("Nodes are part of the first list")
-	}
-	web, x, none := svc("web"), of("web", "x"), of("", "y")
-	if !f.begin(resourceServices) || !f.begin(resourceSlices) {
-		t.Fatal("begin() = false before any list")
-	}
-	for _, tt := range []struct {
-		obj  any
-		want string
-	}{{web, "web"}, {x, "web"}, {none, ""}} {
-		got, ok := f.add(tt.obj)
-		if got.Name != tt.want || ok != (tt.want != "") {
-			t.Errorf("add(%v) = %v, %v, want %q", tt.obj, got, ok, tt.want)
-		}
-		if !f.has(tt.obj) {
-			t.Errorf("has(%v) = false", tt.obj)
+	k := newKept(func(_, _ *slice, _ bool) {}, (*slice).owner)
+	want := func(step string, owners ...string) {
+		t.Helper()
+		for i, service := range []string{"web", "db", "gone"} {
+			var got []string
+			for _, s := range sortSlices(k.of(treecache.Key{Namespace: "default", Name: service})) {
+				got = append(got, s.Name+s.ResourceVersion)
+			}
+			if text := strings.Join(got, " "); text != owners[i] {
+				t.Errorf("%s: %s has %q, want %q", step, service, text, owners[i])
+			}
 		}
 	}
-	if f.has(svc("web")) || f.has(of("web", "x")) {
-		t.Error("has() of an equal object, not of the same")
+	k.put(of("web", "x", "1"))
+	k.put(of("web", "y", "1"))
+	k.put(of("db", "z", "1"))
+	k.put(of("", "nobody's", "1"))
+	want("put", "x1 y1", "z1", "")
+	mine := k.of(treecache.Key{Namespace: "default", Name: "web"})
+	k.put(of("web", "y", "2"))
+	k.put(of("db", "x", "2"))
+	want("moved", "y2", "x2 z1", "")
+	if len(mine) != 2 || mine[0] == nil || mine[1] == nil {
+		t.Errorf("what was read before has changed: %v", mine)
 	}
-	if s, _ := f.service(key("web")); s != web {
-		t.Errorf("service() = %v", s)
+	k.remove(treecache.Key{Namespace: "default", Name: "y"})
+	k.remove(treecache.Key{Namespace: "default", Name: "z"})
+	want("removed", "", "x2", "")
+	if n := len(k.byOwner); n != 2 {
+		t.Errorf("%d owners are kept, want db and nobody", n)
 	}
-	if services, slices, ok := f.counts(); services != 1 || slices != 2 || !ok {
-		t.Errorf("counts() = %d, %d, %v", services, slices, ok)
+}
+
+// TestReflected: what a watch brings goes in and out by name, and what is no
+// object of the resource is an error.
+func TestReflected(t *testing.T) {
+	k := newKept(func(_, _ *service, _ bool) {}, nil)
+	r := reflected[*corev1.Service, *service]{k, trimService}
+	web := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+	if err := errors.Join(r.Add(web), r.Update(web), r.Replace(nil, "1"), r.Resync()); err != nil || k.len() != 1 {
+		t.Errorf("%d objects, %v", k.len(), err)
 	}
-	if _, both := f.end(resourceSlices); both {
-		t.Error("both lists have ended after one")
+	for _, stranger := range []any{nil, "x", &corev1.Node{}} {
+		if r.Add(stranger) == nil || r.Update(stranger) == nil || r.Delete(stranger) == nil {
+			t.Errorf("%T is no error", stranger)
+		}
 	}
-	if f.begin(resourceSlices) {
-		t.Error("begin() = true after the end")
-	}
-	f.begin(resourceServices) // again: the one before has failed
-	if s, ok := f.service(key("web")); s != nil || !ok {
-		t.Errorf("service() = %v, %v after a list that has failed", s, ok)
-	}
-	if stale, both := f.end(resourceServices); len(stale) != 1 || stale[0] != key("web") || !both {
-		t.Errorf("stale %v, both ended: %v", stale, both)
-	}
-	f.handOver(resourceServices)
-	if _, ok := f.service(key("web")); ok {
-		t.Error("service() counts after an event that came later")
-	}
-	if _, ok := f.allServices(); ok {
-		t.Error("allServices() counts after an event that came later")
-	}
-	if s, ok := f.slicesOf(key("web")); len(s) != 1 || !ok {
-		t.Errorf("slicesOf() = %v, %v, and only the Services were handed over", s, ok)
-	}
-	f.drop()
-	if _, ok := f.slicesOf(key("web")); ok || f.has(x) || f.begin(resourceServices) {
-		t.Error("there is something left after drop()")
+	if err := r.Delete(web); err != nil || k.len() != 0 {
+		t.Errorf("%d objects after the end, %v", k.len(), err)
 	}
 }
 
@@ -174,7 +214,6 @@ func TestListAgain(t *testing.T) {
 	start(t, kd)
 	eventually(t, "the records are complete", kd.HasSynced)
 	c := kd.source.(*cluster)
-	eventually(t, "the informers have everything", func() bool { return c.services.HasSynced() && c.slices.HasSynced() })
 	db, web := treecache.Key{Namespace: "default", Name: "db"}, treecache.Key{Namespace: "default", Name: "web"}
 	kept, keptSlices := c.service(web), c.slicesOf(db)
 	if kept == nil || len(keptSlices) != 1 {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/golang/glog"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
 	"kubedns/pkg/dns/federation"
@@ -32,7 +31,6 @@ type KubeDNS struct {
 	snapshotFile string                    // empty for none
 	restored     atomic.Pointer[time.Time] // when the snapshot that is served was taken
 	complete     chan struct{}             // closed once the source has told all it knew at the start
-	built        chan struct{}             // closed once the tree has the records of that
 	changed      chan struct{}             // wakes the writing of snapshots; one token
 
 	federations atomic.Pointer[map[string]string]
@@ -87,7 +85,6 @@ func newKubeDNS(o Options, s source, m *metrics) *KubeDNS {
 		configured: make(chan struct{}, 1),
 		pending:    map[treecache.Key]time.Time{},
 		complete:   make(chan struct{}),
-		built:      make(chan struct{}),
 		changed:    make(chan struct{}, 1),
 
 		snapshotFile: o.SnapshotFile,
@@ -174,32 +171,6 @@ func (kd *KubeDNS) Federated(labels []string) (target string, ok bool) {
 // touch queues a Service to be built anew.
 func (kd *KubeDNS) touch(key treecache.Key) { kd.queue.Add(key) }
 
-// touchService queues a Service, or the tombstone of one.
-func (kd *KubeDNS) touchService(obj any) {
-	name, err := cache.DeletionHandlingObjectToName(obj)
-	if err != nil {
-		glog.Errorf("dns: no key for %T: %v", obj, err)
-		return
-	}
-	kd.touch(treecache.Key(name))
-}
-
-// touchSlice queues the Service that a slice, or the tombstone of one, belongs
-// to.
-func (kd *KubeDNS) touchSlice(obj any) {
-	if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = d.Obj
-	}
-	s, ok := obj.(*slice)
-	if !ok {
-		glog.Errorf("dns: a %T among the EndpointSlices", obj)
-		return
-	}
-	if s.service != "" {
-		kd.touch(treecache.Key{Namespace: s.Namespace, Name: s.service})
-	}
-}
-
 // measure has the time from t to the records' replacement measured for key;
 // of several changes that one replacement brings, the oldest counts.
 func (kd *KubeDNS) measure(key treecache.Key, t time.Time) {
@@ -256,9 +227,7 @@ func (kd *KubeDNS) becomeSynced() {
 	if kd.snapshotFile != "" {
 		kd.snapshotDue()
 	}
-	first := !kd.synced.Swap(true)
-	close(kd.built)
-	if first || restored {
+	if !kd.synced.Swap(true) || restored {
 		glog.Infof("dns: synced in %v, %v", time.Since(kd.started).Round(time.Millisecond), kd.tree)
 	}
 }

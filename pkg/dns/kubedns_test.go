@@ -12,13 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/client-go/tools/cache"
-
 	"kubedns/pkg/dns/treecache"
 )
 
 // TestOrderOfEvents applies random histories, the events of Services and those
-// of slices from a goroutine each as informers do, tombstones among them, and
+// of slices from a goroutine each as the watches do, and
 // compares with the tree that the last state alone makes.
 func TestOrderOfEvents(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
@@ -44,13 +42,11 @@ func TestOrderOfEvents(t *testing.T) {
 					endpointSlices = append(endpointSlices, c)
 				}
 			}
-			tombstones := g.Uint64()
 			var wg sync.WaitGroup
-			for i, history := range [][]change{services, endpointSlices} {
+			for _, history := range [][]change{services, endpointSlices} {
 				wg.Go(func() {
-					g := generator{rand.New(rand.NewPCG(tombstones, uint64(i)))}
 					for _, c := range history {
-						f.apply(kd, c, g)
+						f.apply(kd, c)
 					}
 				})
 			}
@@ -85,70 +81,34 @@ func waitForTree(kd *KubeDNS, want *treecache.Tree) (diff string) {
 	}
 }
 
-// apply does a change to the source and calls what the informers' handlers
-// call.
-func (f *fakeSource) apply(kd *KubeDNS, c change, g generator) {
-	tombstone := func(key string, obj any) any {
-		if g.IntN(2) == 0 {
-			return cache.DeletedFinalStateUnknown{Key: key, Obj: obj}
-		}
-		return obj
-	}
-	switch {
-	case c.service != nil:
+// apply does a change to the source and tells kd of it.
+func (f *fakeSource) apply(kd *KubeDNS, c change) {
+	if c.service != nil {
 		s := trimService(c.service)
-		key := treecache.Key{Namespace: s.Namespace, Name: s.Name}
 		f.mu.Lock()
 		if c.deleted {
-			delete(f.services, key)
+			delete(f.services, s.key())
 		} else {
-			f.services[key] = s
+			f.services[s.key()] = s
 		}
 		f.mu.Unlock()
-		if c.deleted {
-			kd.touchService(tombstone(key.String(), s))
-			return
-		}
-		kd.touchService(s)
-	default:
-		s := trimSlice(c.slice)
-		key := s.Namespace + "/" + s.Name
-		f.mu.Lock()
-		last := f.slices[key]
-		if c.deleted {
-			delete(f.slices, key)
-		} else {
-			f.slices[key] = s
-		}
-		f.mu.Unlock()
-		if c.deleted {
-			kd.touchSlice(tombstone(key, last))
-			return
-		}
-		if last != nil {
-			kd.touchSlice(last)
-		}
-		kd.touchSlice(s)
+		kd.touch(s.key())
+		return
 	}
-}
-
-// TestTouchStrangers: what is no object of ours is logged and left alone.
-func TestTouchStrangers(t *testing.T) {
-	kd := newTestKubeDNS(&fakeSource{})
-	defer kd.queue.ShutDown()
-	for _, obj := range []any{nil, "x", cache.DeletedFinalStateUnknown{Key: "default/web"}, &service{}} {
-		kd.touchSlice(obj)
+	s := trimSlice(c.slice)
+	key := s.key().String()
+	f.mu.Lock()
+	last := f.slices[key]
+	if c.deleted {
+		delete(f.slices, key)
+	} else {
+		f.slices[key] = s
 	}
-	kd.touchService("x")
-	kd.touchSlice(&slice{}) // of nobody
-	if n := kd.queue.Len(); n != 0 {
-		t.Errorf("%d keys are queued", n)
+	f.mu.Unlock()
+	if last != nil {
+		kd.touch(last.owner())
 	}
-	// The tombstone of a Service needs no object.
-	kd.touchService(cache.DeletedFinalStateUnknown{Key: "default/web"})
-	if key, _ := kd.queue.Get(); key != (treecache.Key{Namespace: "default", Name: "web"}) {
-		t.Errorf("queued %v", key)
-	}
+	kd.touch(s.owner())
 }
 
 // TestReplacedPTR: a Service that changes its addresses keeps none of the old
@@ -175,7 +135,7 @@ func TestReplacedPTR(t *testing.T) {
 	f.mu.Lock()
 	f.slices["default/db-4"] = next[0]
 	f.mu.Unlock()
-	kd.touchSlice(next[0])
+	kd.touch(next[0].owner())
 	eventually(t, "the new address has its name", func() bool { return reverseNames(kd.Tree(), addrs("192.0.2.3")[0]) != nil })
 	want("192.0.2.1", "other.default.svc.cluster.local.")
 	want("192.0.2.2")
@@ -244,7 +204,7 @@ func TestSyncedChangeWhileBuilding(t *testing.T) {
 			f.mu.Lock()
 			f.slices["default/db-4"] = s
 			f.mu.Unlock()
-			kd.touchSlice(s)
+			kd.touch(s.owner())
 			kd.listed()
 		case 2:
 			if kd.HasSynced() {

@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"kubedns/pkg/dns/treecache"
 )
 
 // The API's objects as they are kept: what no record needs is dropped when
@@ -55,36 +55,28 @@ type endpoint struct {
 	pod      bool // targetRef is a Pod
 }
 
-// meta is what client-go reads of an object's metadata.
-type meta struct {
-	metav1.ObjectMeta
+// meta is what is kept of an object's metadata.
+type meta struct{ Namespace, Name, ResourceVersion string }
+
+func (m *meta) key() treecache.Key { return treecache.Key{Namespace: m.Namespace, Name: m.Name} }
+
+// owner is the Service that the slice belongs to; its name is empty where
+// there is none.
+func (s *slice) owner() treecache.Key {
+	return treecache.Key{Namespace: s.Namespace, Name: s.service}
 }
-
-// GetObjectKind implements runtime.Object, which a list's items have to be.
-func (*meta) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
-
-// DeepCopyObject implements runtime.Object; nobody writes to what the copies
-// share.
-func (s *service) DeepCopyObject() runtime.Object { t := *s; return &t }
-
-// DeepCopyObject implements runtime.Object.
-func (s *slice) DeepCopyObject() runtime.Object { t := *s; return &t }
 
 func (s *service) same(other any) bool {
 	o, ok := other.(*service)
-	return ok && s.meta.same(&o.meta) && s.kind == o.kind && s.headless == o.headless &&
+	return ok && s.meta == o.meta && s.kind == o.kind && s.headless == o.headless &&
 		slices.Equal(s.clusterIPs, o.clusterIPs) && slices.Equal(s.ports, o.ports) &&
 		s.externalName == o.externalName && s.publishNotReady == o.publishNotReady && s.created.Equal(o.created)
 }
 
 func (s *slice) same(other any) bool {
 	o, ok := other.(*slice)
-	return ok && s.meta.same(&o.meta) && s.service == o.service && slices.Equal(s.ports, o.ports) &&
+	return ok && s.meta == o.meta && s.service == o.service && slices.Equal(s.ports, o.ports) &&
 		slices.Equal(s.endpoints, o.endpoints) && s.triggered.Equal(o.triggered) && s.family == o.family
-}
-
-func (m *meta) same(o *meta) bool {
-	return m.Namespace == o.Namespace && m.Name == o.Name && m.ResourceVersion == o.ResourceVersion
 }
 
 // weight is how much there is of the object in a list.
@@ -93,7 +85,7 @@ func (s *service) weight() int { return 1 }
 func (s *slice) weight() int { return 1 + len(s.endpoints) }
 
 func trimMeta(m *metav1.ObjectMeta) meta {
-	return meta{metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, ResourceVersion: m.ResourceVersion}}
+	return meta{Namespace: m.Namespace, Name: m.Name, ResourceVersion: m.ResourceVersion}
 }
 
 // tolerateUnready is the annotation that stood before the field

@@ -197,7 +197,7 @@ var (
 
 func TestTrimService(t *testing.T) {
 	created := time.Date(2024, 5, 1, 12, 0, 0, 0, time.UTC)
-	web := meta{metav1.ObjectMeta{Namespace: "default", Name: "web", ResourceVersion: "7"}}
+	web := meta{Namespace: "default", Name: "web", ResourceVersion: "7"}
 	for _, tt := range []struct {
 		name, in string
 		want     service
@@ -276,7 +276,7 @@ func TestTrimService(t *testing.T) {
 
 func TestTrimSlice(t *testing.T) {
 	triggered := time.Date(2024, 5, 1, 12, 0, 0, 123456789, time.UTC)
-	m := meta{metav1.ObjectMeta{Namespace: "default", Name: "web-1", ResourceVersion: "7"}}
+	m := meta{Namespace: "default", Name: "web-1", ResourceVersion: "7"}
 	for _, tt := range []struct {
 		name, in string
 		want     slice

@@ -199,9 +199,13 @@ func removeLeftovers(path string) {
 	}
 }
 
+func (m *meta) api() metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, ResourceVersion: m.ResourceVersion}
+}
+
 // api is the Service as the API has it, as far as trimService reads it.
 func (s *service) api() corev1.Service {
-	t := corev1.Service{ObjectMeta: s.ObjectMeta}
+	t := corev1.Service{ObjectMeta: s.meta.api()}
 	t.CreationTimestamp = metav1.NewTime(s.created)
 	t.Spec.Type = s.kind
 	t.Spec.ExternalName = s.externalName
@@ -220,7 +224,7 @@ func (s *service) api() corev1.Service {
 
 // api is the EndpointSlice as the API has it, as far as trimSlice reads it.
 func (s *slice) api() discoveryv1.EndpointSlice {
-	t := discoveryv1.EndpointSlice{ObjectMeta: s.ObjectMeta, AddressType: s.family}
+	t := discoveryv1.EndpointSlice{ObjectMeta: s.meta.api(), AddressType: s.family}
 	t.Labels = map[string]string{discoveryv1.LabelServiceName: s.service}
 	for i := range s.ports {
 		p := &s.ports[i]
