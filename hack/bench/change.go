@@ -54,6 +54,10 @@ func (b *bench) situations() []situation {
 	}
 }
 
+// timesChanged is how often each situation is measured in a round: the ratios
+// that are wanted are finer than what one load tells.
+const timesChanged = 2
+
 // measureChange measures mixed questions at full speed while the cluster
 // changes and while it does not.
 func (b *bench) measureChange(ctx context.Context) error {
@@ -96,7 +100,7 @@ func (b *bench) changes(ctx context.Context, p peer, round int) (err error) {
 	}
 	b.results.addChange(p.Name, quiet.Name, before)
 	list := b.situations()
-	for i := range list {
+	for i := range timesChanged * len(list) {
 		s := list[(i+round)%len(list)]
 		run, err := measure(s)
 		if err != nil {

@@ -170,7 +170,7 @@ type questionFile struct {
 
 // mostQPS is how many questions a second a file of ever new ones has to last
 // for.
-const mostQPS = 250_000
+const mostQPS = 500_000
 
 // questions is a file of questions of kind, made when it is first asked for.
 func (b *bench) questions(k cluster.Kind, use purpose) (questionFile, error) {
