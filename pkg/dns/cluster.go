@@ -89,9 +89,9 @@ func NewCluster(o Options, core, discovery rest.Interface) *KubeDNS {
 	return kd
 }
 
-// reflect keeps a resource's objects as the API server's are, until ctx is
+// follow keeps a resource's objects as the API server's are, until ctx is
 // done. Requests and events count as contact.
-func reflect[A runtime.Object, T keptObject](ctx context.Context, c *cluster, client rest.Interface, resource string, example A, trim func(A) T, k *kept[T]) {
+func follow[A runtime.Object, T keptObject](ctx context.Context, c *cluster, client rest.Interface, resource string, example A, trim func(A) T, k *kept[T]) {
 	store := reflected[A, T]{k, trim}
 	l := &lister{cluster: c, resource: resource, client: client, once: func(ctx context.Context) (runtime.Object, error) {
 		return list(ctx, c, client, resource, store)
@@ -337,9 +337,9 @@ func errorReason(err error) string {
 
 func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
 	var wg sync.WaitGroup
-	wg.Go(func() { reflect(ctx, c, c.core, resourceServices, &corev1.Service{}, trimService, c.services) })
+	wg.Go(func() { follow(ctx, c, c.core, resourceServices, &corev1.Service{}, trimService, c.services) })
 	wg.Go(func() {
-		reflect(ctx, c, c.discovery, resourceSlices, &discoveryv1.EndpointSlice{}, trimSlice, c.slices)
+		follow(ctx, c, c.discovery, resourceSlices, &discoveryv1.EndpointSlice{}, trimSlice, c.slices)
 	})
 	wg.Go(func() { c.watchNodes(ctx, kd) })
 	wg.Go(func() { c.giveBack(ctx) })
@@ -400,7 +400,7 @@ func (c *cluster) watchNodes(ctx context.Context, kd *KubeDNS) {
 			var nodesCtx context.Context
 			nodesCtx, stop = context.WithCancel(ctx)
 			c.setNodes(nodes)
-			wg.Go(func() { reflect(nodesCtx, c, c.core, "nodes", &corev1.Node{}, trimNode, nodes) })
+			wg.Go(func() { follow(nodesCtx, c, c.core, "nodes", &corev1.Node{}, trimNode, nodes) })
 		case !configured && stop != nil:
 			c.setNodes(nil)
 			stop()
@@ -482,12 +482,15 @@ func (c *cluster) missing() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var why []string
-	for _, resource := range []string{resourceServices, resourceSlices} {
-		if resource == resourceServices && c.services.listed() || resource == resourceSlices && c.slices.listed() {
+	for _, r := range []struct {
+		resource string
+		listed   bool
+	}{{resourceServices, c.services.listed()}, {resourceSlices, c.slices.listed()}} {
+		if r.listed {
 			continue
 		}
-		text := resource + " not listed yet"
-		if last, ok := c.lastErrors[resource]; ok {
+		text := r.resource + " not listed yet"
+		if last, ok := c.lastErrors[r.resource]; ok {
 			text += ": " + last.text
 		}
 		why = append(why, text)
