@@ -92,7 +92,7 @@ fuzz: ## Run every fuzz target for FUZZTIME each (1m)
 	if ! $$found; then echo "no fuzz targets"; fi
 
 .PHONY: bench
-bench: ## Measure kube-dns beside its peers, for 25 minutes; BENCHFLAGS='-help' lists what can be chosen
+bench: ## Measure kube-dns beside its peers, for 30 minutes; BENCHFLAGS='-help' lists what can be chosen
 	@mkdir -p bin
 	@cd hack/bench && CGO_ENABLED=0 $(GO) build -trimpath -o "$(CURDIR)/bin/kube-dns-bench" .
 	@exec bin/kube-dns-bench $(BENCHFLAGS)
