@@ -24,8 +24,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/clock"
 
+	"kubedns/pkg/dns/apiclient"
 	"kubedns/pkg/dns/federation"
 	"kubedns/pkg/dns/treecache"
 )
@@ -117,15 +117,7 @@ func follow[A runtime.Object, T keptObject](ctx context.Context, c *cluster, cli
 		},
 	}
 	r := cache.NewReflectorWithOptions(pagedListWatch{lw}, example, store, cache.ReflectorOptions{Name: resource})
-	backoff := reflectorBackoff
-	delay := backoff.DelayWithReset(clock.RealClock{}, reflectorCalm)
-	// The error is that of ctx, and being done is no failure.
-	_ = delay.Until(ctx, true, true, func(ctx context.Context) (bool, error) {
-		if err := r.ListAndWatchWithContext(ctx); err != nil {
-			l.watchFailed(ctx, err)
-		}
-		return false, nil
-	})
+	apiclient.Reflect(ctx, r, apiclient.ReflectorBackoff(), l.watchFailed)
 }
 
 // pagedListWatch has client-go list in pages. A streaming list takes as little

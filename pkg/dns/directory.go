@@ -72,13 +72,13 @@ func newObjects() *objects {
 }
 
 func (o *objects) addService(s *corev1.Service) {
-	o.services[treecache.Key{Namespace: s.Namespace, Name: s.Name}] = trimService(s)
+	t := trimService(s)
+	o.services[t.key()] = t
 }
 
 func (o *objects) addSlice(s *discoveryv1.EndpointSlice) {
 	l := trimSlice(s)
-	key := treecache.Key{Namespace: l.Namespace, Name: l.service}
-	o.slices[key] = append(o.slices[key], l)
+	o.slices[l.owner()] = append(o.slices[l.owner()], l)
 	o.sliceCount++
 }
 

@@ -2,6 +2,7 @@ package dns
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -145,11 +146,7 @@ func (k *kept[T]) of(owner treecache.Key) []T {
 func (k *kept[T]) all() []T {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	all := make([]T, 0, len(k.byName))
-	for _, obj := range k.byName {
-		all = append(all, obj)
-	}
-	return all
+	return slices.Collect(maps.Values(k.byName))
 }
 
 func (k *kept[T]) len() int {

@@ -20,7 +20,7 @@ func buildRecords(s *service, own []*slice) *treecache.Records {
 		return nil
 	}
 	r := &treecache.Records{
-		Key:     treecache.Key{Namespace: s.Namespace, Name: s.Name},
+		Key:     s.key(),
 		Created: s.created,
 	}
 	for _, l := range own {

@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
@@ -32,13 +31,6 @@ const (
 	// The reflector has waited 0.8 to 1.6 s already.
 	spreadRelist = 2 * time.Second
 )
-
-// How long to wait after a watch that ended before everything is listed; with
-// reflectorCalm without a failure the wait is short again. The first is what a
-// reflector has by itself.
-var reflectorBackoff = wait.Backoff{Duration: 800 * time.Millisecond, Cap: maxRetry, Steps: 20, Factor: 2, Jitter: 1}
-
-const reflectorCalm = 2 * time.Minute
 
 // A backoff tells how long to wait. Its zero value is that of a first failure.
 type backoff struct{ last time.Duration }
@@ -159,10 +151,7 @@ func (l *lister) begin(ctx context.Context, o metav1.ListOptions) (watch.Interfa
 }
 
 // watchFailed is told by the reflector why it lists anew.
-func (l *lister) watchFailed(ctx context.Context, err error) {
-	if ctx.Err() != nil {
-		return
-	}
+func (l *lister) watchFailed(err error) {
 	var n needsList
 	if errors.As(err, &n) {
 		err = n.error

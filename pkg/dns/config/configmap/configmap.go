@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/clock"
 
 	"kubedns/pkg/dns/apiclient"
 	"kubedns/pkg/dns/config"
@@ -55,10 +54,7 @@ func New(client rest.Interface, namespace, name string, onError func(error)) *So
 	}
 	return &Source{
 		client: client, namespace: namespace, name: name, onError: onError,
-		// As client-go's for a reflector, but for the longest: with its 30 s a
-		// change would take up to a minute after an outage, and one watch of
-		// one object is no burden to the API server.
-		backoff: wait.Backoff{Duration: 800 * time.Millisecond, Cap: 10 * time.Second, Steps: 20, Factor: 2, Jitter: 1},
+		backoff: apiclient.ReflectorBackoff(),
 	}
 }
 
@@ -90,14 +86,8 @@ func (s *Source) Run(ctx context.Context, report func(config.Update)) error {
 	reflector := cache.NewReflectorWithOptions(lw, &corev1.ConfigMap{}, store, cache.ReflectorOptions{
 		Name: s.origin(), Backoff: &s.backoff,
 	})
-	const calm = 2 * time.Minute // without a failure, the wait is short again
-	delay := s.backoff.DelayWithReset(clock.RealClock{}, calm)
-	// The error is that of ctx, and being done is no failure.
-	_ = delay.Until(ctx, true, true, func(ctx context.Context) (bool, error) {
-		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
-			s.onError(fmt.Errorf("listing %s: %w", s.origin(), err))
-		}
-		return false, nil
+	apiclient.Reflect(ctx, reflector, s.backoff, func(err error) {
+		s.onError(fmt.Errorf("listing %s: %w", s.origin(), err))
 	})
 	return nil
 }
