@@ -231,32 +231,43 @@ func (i *Identity) owner(a *Address) Owner {
 }
 
 func (t *Tree) link(id *Identity, a *Address) {
-	o := t.reverse[a.Addr]
-	if o.first.Service == nil {
-		t.reverse[a.Addr] = owners{first: id.owner(a)}
-		return
-	}
-	all := append(o.all(), id.owner(a))
-	slices.SortFunc(all, compareOwners)
-	t.reverse[a.Addr] = owners{all[0], all[1:]}
+	t.reverse[a.Addr] = t.reverse[a.Addr].with(id.owner(a))
 }
 
 func (t *Tree) unlink(id *Identity, a *Address) {
-	gone := id.owner(a)
-	all := slices.DeleteFunc(t.reverse[a.Addr].all(), func(o Owner) bool { return o == gone })
-	if len(all) == 0 {
+	left := t.reverse[a.Addr].without(id.owner(a))
+	if left.first.Service == nil {
 		delete(t.reverse, a.Addr)
 		return
 	}
-	t.reverse[a.Addr] = owners{all[0], all[1:]}
+	t.reverse[a.Addr] = left
 }
 
-// all is a new slice with every owner.
-func (o owners) all() []Owner {
-	if o.first.Service == nil {
-		return nil
+// with has one owner more, in its place.
+func (o owners) with(come Owner) owners {
+	switch {
+	case o.first.Service == nil:
+		return owners{first: come}
+	case compareOwners(come, o.first) < 0:
+		return owners{come, slices.Concat([]Owner{o.first}, o.more)}
 	}
-	return slices.Concat([]Owner{o.first}, o.more)
+	i, _ := slices.BinarySearchFunc(o.more, come, compareOwners)
+	return owners{o.first, slices.Concat(o.more[:i], []Owner{come}, o.more[i:])}
+}
+
+// without has one owner less.
+func (o owners) without(gone Owner) owners {
+	if o.first == gone {
+		if len(o.more) == 0 {
+			return owners{}
+		}
+		return owners{o.more[0], o.more[1:]}
+	}
+	i, ok := slices.BinarySearchFunc(o.more, gone, compareOwners)
+	if !ok {
+		return o
+	}
+	return owners{o.first, slices.Concat(o.more[:i], o.more[i+1:])}
 }
 
 // compareOwners is the order of several owners' PTR records (records.md):

@@ -649,9 +649,13 @@ func BenchmarkReplace(b *testing.B) {
 		{"ClusterIP", []*Records{service("ns1", "s4242", "10.96.200.1"), service("ns1", "s4242", "10.96.200.2")}},
 		{"Headless20", []*Records{largeService(4240, 0), largeService(4240, 1)}},
 		{"OneOf1500", []*Records{many("10.201.0.1"), many("10.201.0.2")}},
+		{"AddressOf500", []*Records{service("ns9", "shares", "10.202.0.1"), service("ns9", "shares", "10.202.0.2")}},
 	} {
 		b.Run(tt.name, func(b *testing.B) {
 			tree, versions := large(), tt.versions
+			for i := range 500 {
+				put(tree, service("shared", fmt.Sprintf("s%d", i), "10.202.0.1"))
+			}
 			n := 0
 			b.ReportAllocs()
 			for b.Loop() {
