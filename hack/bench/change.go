@@ -156,7 +156,9 @@ func (b *bench) during(ctx context.Context, r *running, s situation) (run Change
 // seesChange waits until the server answers with an address that an endpoint
 // was changed to; it is an error when that does not come before ctx is done.
 func (b *bench) seesChange(ctx context.Context, r *running, s situation) error {
-	q := new(dns.Msg).SetQuestion(b.cluster.Services[s.change.Services[0]].DNSName(), dns.TypeA)
+	service := s.change.Services[0]
+	changed := fakeapi.Changed(service)
+	q := new(dns.Msg).SetQuestion(b.cluster.Services[service].DNSName(), dns.TypeA)
 	c := dns.Client{Timeout: time.Second}
 	if s.tcp {
 		c.Net = "tcp"
@@ -164,7 +166,7 @@ func (b *bench) seesChange(ctx context.Context, r *running, s situation) error {
 	for {
 		if reply, _, err := c.ExchangeContext(ctx, q, r.addr.String()); err == nil {
 			for _, rr := range reply.Answer {
-				if a, ok := rr.(*dns.A); ok && a.A.Equal(net.IP(fakeapi.Changed().AsSlice())) {
+				if a, ok := rr.(*dns.A); ok && a.A.Equal(net.IP(changed.AsSlice())) {
 					return nil
 				}
 			}

@@ -1,31 +1,35 @@
 // Package fakeapi is an API server of one cluster that costs next to nothing:
-// it has the Namespaces, Services and EndpointSlices encoded beforehand, lists
-// them whole or in pages, streams them, and sends the changes of endpoints that it is asked for
-// to whoever watches. It speaks protobuf alone, over HTTP without TLS, and
-// keeps no past: a watch that asks for an older resource version than the
-// present one gets 410 Gone and has to list.
+// it has the Namespaces, Services and EndpointSlices, lists them whole or in
+// pages, streams them, and sends the changes of endpoints that it is asked for
+// to whoever watches, each with one system call. It speaks protobuf alone, over
+// HTTP/1.1 without TLS, and keeps no past: a watch that asks for an older
+// resource version than the present one gets 410 Gone and has to list.
 package fakeapi
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/watch"
@@ -46,7 +50,7 @@ var resources = map[string]schema.GroupVersionKind{
 // Server is the API server. Its methods are safe for concurrent use.
 type Server struct {
 	c        *cluster.Cluster
-	scheme   *runtime.Scheme
+	scheme   *apiruntime.Scheme
 	encoder  *protobuf.Serializer
 	listener net.Listener
 	http     *http.Server
@@ -63,21 +67,26 @@ type Server struct {
 // store is the objects of one resource.
 type store struct {
 	gvk      schema.GroupVersionKind
-	objects  []runtime.Object
-	added    [][]byte // the watch event that adds the object, framed
+	objects  []apiruntime.Object
+	added    [][]byte // the watch event that adds the object; nil where it has changed
 	watchers map[*watcher]struct{}
 }
 
 // watcher is one request that watches.
 type watcher struct {
-	events chan []byte   // framed
-	gone   chan struct{} // closed when the server drops it for being slow
+	conn     net.Conn
+	deadline time.Time  // for writing events; the store's
+	writing  sync.Mutex // held while initial events are written
 }
+
+// writeTimeout is how long a watcher may leave what is sent to it, at the
+// least; then it is dropped and has to list anew, as with a real API server.
+const writeTimeout = 2 * time.Second
 
 // New makes the server of c and listens on a free port of 127.0.0.1; it serves
 // until Close.
 func New(c *cluster.Cluster) (*Server, error) {
-	s := &Server{c: c, scheme: runtime.NewScheme(), version: 1, stores: map[string]*store{}, served: make(chan error, 1)}
+	s := &Server{c: c, scheme: apiruntime.NewScheme(), version: 1, stores: map[string]*store{}, served: make(chan error, 1)}
 	if err := errors.Join(corev1.AddToScheme(s.scheme), discoveryv1.AddToScheme(s.scheme)); err != nil {
 		return nil, err
 	}
@@ -98,6 +107,13 @@ func New(c *cluster.Cluster) (*Server, error) {
 // Close ends every watch and the server.
 func (s *Server) Close() error {
 	err := s.http.Close()
+	s.mu.Lock()
+	for _, st := range s.stores {
+		for w := range st.watchers {
+			st.drop(w)
+		}
+	}
+	s.mu.Unlock()
 	if serr := <-s.served; !errors.Is(serr, http.ErrServerClosed) {
 		err = errors.Join(err, serr)
 	}
@@ -128,7 +144,7 @@ func (s *Server) fill() error {
 		st := &store{gvk: gvk, watchers: map[*watcher]struct{}{}}
 		s.stores[path], byKind[gvk.Kind] = st, st
 	}
-	add := func(kind string, o runtime.Object) error {
+	add := func(kind string, o apiruntime.Object) error {
 		s.version++
 		meta, ok := o.(metav1.Object)
 		if !ok {
@@ -171,10 +187,10 @@ func (s *Server) fill() error {
 	return nil
 }
 
-// encode encodes an object as an API server does: "k8s", 0, runtime.Unknown.
-func (s *Server) encode(gvk schema.GroupVersionKind, o runtime.Object) ([]byte, error) {
+// encode encodes an object as an API server does: "k8s", 0, apiruntime.Unknown.
+func (s *Server) encode(gvk schema.GroupVersionKind, o apiruntime.Object) ([]byte, error) {
 	o.GetObjectKind().SetGroupVersionKind(gvk)
-	data, err := runtime.Encode(s.encoder, o)
+	data, err := apiruntime.Encode(s.encoder, o)
 	if err != nil {
 		return nil, fmt.Errorf("encoding a %s: %w", gvk.Kind, err)
 	}
@@ -182,23 +198,22 @@ func (s *Server) encode(gvk schema.GroupVersionKind, o runtime.Object) ([]byte, 
 }
 
 // event encodes a watch event in a frame: its length in four octets, then a
-// WatchEvent without the type around it.
-func (s *Server) event(kind watch.EventType, gvk schema.GroupVersionKind, o runtime.Object) ([]byte, error) {
-	data, err := s.encode(gvk, o)
+// WatchEvent without the type around it. The frame is a chunk of an HTTP/1.1
+// response (RFC 9112 section 7.1).
+func (s *Server) event(kind watch.EventType, gvk schema.GroupVersionKind, o apiruntime.Object) ([]byte, error) {
+	object, err := s.encode(gvk, o)
 	if err != nil {
 		return nil, err
 	}
-	return frame(kind, data)
-}
-
-func frame(kind watch.EventType, object []byte) ([]byte, error) {
-	e := metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: object}}
-	data, err := e.Marshal()
-	if err != nil {
+	e := metav1.WatchEvent{Type: string(kind), Object: apiruntime.RawExtension{Raw: object}}
+	n := e.Size()
+	chunk := fmt.Appendf(make([]byte, 0, n+20), "%x\r\n", 4+n)
+	chunk = binary.BigEndian.AppendUint32(chunk, uint32(n))
+	chunk = chunk[:len(chunk)+n]
+	if _, err := e.MarshalToSizedBuffer(chunk[len(chunk)-n:]); err != nil {
 		return nil, fmt.Errorf("encoding a watch event: %w", err)
 	}
-	n := len(data)
-	return append([]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}, data...), nil
+	return append(chunk, "\r\n"...), nil
 }
 
 // ServeHTTP implements http.Handler.
@@ -279,7 +294,7 @@ func (s *Server) encodeList(st *store, p page) (data []byte, last bool, err erro
 		objects = objects[:p.limit]
 		meta.Continue, meta.RemainingItemCount = fmt.Sprintf("%d-%d", p.version, p.from+p.limit), &remaining
 	}
-	var list runtime.Object
+	var list apiruntime.Object
 	switch st.gvk.Kind {
 	case "Namespace":
 		l := &corev1.NamespaceList{ListMeta: meta}
@@ -373,95 +388,117 @@ func (s *Server) ForgetLists() {
 }
 
 // watch streams events, after the whole list where that was asked for
-// (sendInitialEvents).
+// (sendInitialEvents). The connection is the watcher's alone from then on, and
+// SetEndpoint writes to it.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, st *store) {
-	query := r.URL.Query()
-	initial := query.Get("sendInitialEvents") == "true"
-	s.mu.Lock()
-	version := s.version
-	var events [][]byte
-	var err error
-	if initial {
-		events = append(events, st.added...)
-		var end []byte
-		if end, err = s.bookmark(st, version); err == nil {
-			events = append(events, end)
-		}
-	}
-	current := initial || query.Get("resourceVersion") == strconv.FormatUint(version, 10)
-	wr := &watcher{events: make(chan []byte, 1024), gone: make(chan struct{})}
-	if current && err == nil {
-		st.watchers[wr] = struct{}{}
-	}
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(st.watchers, wr)
-	}()
+	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+	wr := &watcher{conn: conn}
+	initial := r.URL.Query().Get("sendInitialEvents") == "true"
+	if err := s.begin(wr, st, initial, r.URL.Query().Get("resourceVersion")); err == nil {
+		if initial {
+			s.awaitRead(r)
+		}
+		// A client says nothing more: this returns once it has gone or was dropped.
+		_, _ = io.Copy(io.Discard, conn)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.drop(wr)
+}
 
-	w.Header().Set("Content-Type", contentType+";stream=watch")
-	flush := http.NewResponseController(w)
-	if !current {
-		if expired, err := s.expired(); err == nil {
-			_, _ = w.Write(expired) // the client sees that the connection ends
-		}
-		return
+// begin makes wr a watcher and writes the beginning of its response. One that
+// asks for a past which is not kept is told so, which is an error.
+func (s *Server) begin(wr *watcher, st *store, initial bool, version string) error {
+	wr.writing.Lock()
+	defer wr.writing.Unlock()
+	head := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: %s;stream=watch\r\nTransfer-Encoding: chunked\r\n\r\n", contentType)
+	s.mu.Lock()
+	if !initial && version != strconv.FormatUint(s.version, 10) {
+		s.mu.Unlock()
+		return s.refuse(wr, head)
 	}
-	if _, err := w.Write(slices.Concat(events...)); err != nil {
-		return
-	}
-	if err := flush.Flush(); err != nil {
-		return
-	}
+	var events [][]byte
+	var err error
 	if initial {
-		s.awaitRead(r)
+		events, err = s.initialEvents(st)
 	}
-	for {
-		select {
-		case <-r.Context().Done():
-			return
-		case <-wr.gone:
-			return
-		case e := <-wr.events:
-			if _, err := w.Write(e); err != nil {
-				return
-			}
-			if err := flush.Flush(); err != nil {
-				return
-			}
+	st.watchers[wr] = struct{}{}
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	_, err = wr.conn.Write(slices.Concat(append([][]byte{head}, events...)...))
+	return err
+}
+
+// refuse tells a watcher that it has to list.
+func (s *Server) refuse(wr *watcher, head []byte) error {
+	event, err := s.event(watch.Error, schema.GroupVersionKind{Version: "v1", Kind: "Status"}, &metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version",
+	})
+	if err == nil {
+		_, err = wr.conn.Write(slices.Concat(head, event, []byte("0\r\n\r\n")))
+	}
+	return errors.Join(errors.New("a watch from the past"), err)
+}
+
+// initialEvents add every object, and end with a bookmark; s is locked.
+func (s *Server) initialEvents(st *store) ([][]byte, error) {
+	for i, o := range st.objects {
+		if st.added[i] != nil {
+			continue
 		}
+		var err error
+		if st.added[i], err = s.event(watch.Added, st.gvk, o); err != nil {
+			return nil, err
+		}
+	}
+	end, err := s.event(watch.Bookmark, st.gvk, st.bookmark(s.version))
+	return append(slices.Clone(st.added), end), err
+}
+
+// send sends an event; a watcher that leaves it is dropped.
+func (st *store) send(wr *watcher, event []byte) {
+	wr.writing.Lock()
+	defer wr.writing.Unlock()
+	var err error
+	// A deadline is a timer: a new one with each event would cost more than
+	// that does.
+	if now := time.Now(); wr.deadline.Sub(now) < writeTimeout {
+		wr.deadline = now.Add(2 * writeTimeout)
+		err = wr.conn.SetWriteDeadline(wr.deadline)
+	}
+	if err == nil {
+		_, err = wr.conn.Write(event)
+	}
+	if err != nil {
+		st.drop(wr)
 	}
 }
 
+// drop ends a watch.
+func (st *store) drop(wr *watcher) {
+	delete(st.watchers, wr)
+	_ = wr.conn.Close() // it may have gone by itself
+}
+
 // bookmark ends the initial events.
-func (s *Server) bookmark(st *store, version uint64) ([]byte, error) {
+func (st *store) bookmark(version uint64) apiruntime.Object {
 	meta := metav1.ObjectMeta{
 		ResourceVersion: strconv.FormatUint(version, 10),
 		Annotations:     map[string]string{metav1.InitialEventsAnnotationKey: "true"},
 	}
-	var o runtime.Object
 	switch st.gvk.Kind {
 	case "Namespace":
-		o = &corev1.Namespace{ObjectMeta: meta}
+		return &corev1.Namespace{ObjectMeta: meta}
 	case "Service":
-		o = &corev1.Service{ObjectMeta: meta}
-	default:
-		o = &discoveryv1.EndpointSlice{ObjectMeta: meta}
+		return &corev1.Service{ObjectMeta: meta}
 	}
-	return s.event(watch.Bookmark, st.gvk, o)
-}
-
-// expired is what a watch gets that asks for a past that is not kept.
-func (s *Server) expired() ([]byte, error) {
-	status := &metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old resource version",
-	}
-	return s.event(watch.Error, schema.GroupVersionKind{Version: "v1", Kind: "Status"}, status)
+	return &discoveryv1.EndpointSlice{ObjectMeta: meta}
 }
 
 // SetEndpoint gives an endpoint of a headless Service, by their numbers in the
@@ -479,24 +516,13 @@ func (s *Server) SetEndpoint(service, endpoint int, addr netip.Addr) error {
 	slice.ResourceVersion = strconv.FormatUint(s.version, 10)
 	slice.Generation++
 	st := s.stores["/apis/discovery.k8s.io/v1/endpointslices"]
-	data, err := s.encode(st.gvk, slice)
+	event, err := s.event(watch.Modified, st.gvk, slice)
 	if err != nil {
 		return err
 	}
-	if st.added[n], err = frame(watch.Added, data); err != nil {
-		return err
-	}
-	event, err := frame(watch.Modified, data)
-	if err != nil {
-		return err
-	}
-	for w := range st.watchers {
-		select {
-		case w.events <- event:
-		default: // it does not read: let it list anew, as the real one does
-			delete(st.watchers, w)
-			close(w.gone)
-		}
+	st.added[n] = nil
+	for wr := range st.watchers {
+		st.send(wr, event)
 	}
 	return nil
 }
@@ -515,28 +541,37 @@ type Change struct {
 	Every    time.Duration // from one change to the next
 }
 
-// Changed is the address that Apply gives an endpoint.
-func Changed() netip.Addr { return netip.AddrFrom4([4]byte{172, 31, 255, 0}) }
+// Changed is the address that Apply gives an endpoint of a Service, by its
+// number in the cluster; no other Service has it.
+func Changed(service int) netip.Addr {
+	return netip.AddrFrom4([4]byte{172, 31, byte(service >> 8), byte(service)})
+}
 
 // Apply makes the changes until ctx is done, and then gives each Service the
 // address that it had. It returns how many changes there were.
 func (s *Server) Apply(ctx context.Context, ch Change) (n int, err error) {
-	tick := time.NewTicker(ch.Every)
-	defer tick.Stop()
+	// It sleeps in the kernel. A timer of the runtime would wake the runtime's
+	// monitor with each change, which then wakes fifty times more, 20 µs apart:
+	// processor time that whoever is measured would miss.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	changed := map[int]bool{}
-	for {
-		select {
-		case <-ctx.Done():
+	for next := time.Now(); ; {
+		next = next.Add(ch.Every)
+		if wait := time.Until(next); wait > 0 {
+			ts := unix.NsecToTimespec(wait.Nanoseconds())
+			_ = unix.Nanosleep(&ts, nil) // one that a signal interrupts is shorter
+		}
+		if ctx.Err() != nil {
 			for service := range changed {
 				err = errors.Join(err, s.SetEndpoint(service, 0, s.c.Services[service].Endpoints[0].Addr))
 			}
 			return n, err
-		case <-tick.C:
 		}
 		service := ch.Services[n%len(ch.Services)]
 		addr := s.c.Services[service].Endpoints[0].Addr
 		if n/len(ch.Services)%2 == 0 {
-			addr = Changed()
+			addr = Changed(service)
 		}
 		if err := s.SetEndpoint(service, 0, addr); err != nil {
 			return n, err

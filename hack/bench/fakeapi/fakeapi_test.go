@@ -158,7 +158,7 @@ func TestWatch(t *testing.T) {
 			}
 		}
 	}
-	await(Changed().String())
+	await(Changed(big).String())
 	stop()
 	if err := <-done; err != nil {
 		t.Error(err)
