@@ -3,7 +3,6 @@ package dns
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/url"
@@ -15,10 +14,7 @@ import (
 
 	"github.com/golang/glog"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -91,33 +87,20 @@ func NewCluster(o Options, core, discovery rest.Interface) *KubeDNS {
 
 // follow keeps a resource's objects as the API server's are, until ctx is
 // done. Requests and events count as contact.
-func follow[A runtime.Object, T keptObject](ctx context.Context, c *cluster, client rest.Interface, resource string, example A, trim func(A) T, k *kept[T]) {
-	store := reflected[A, T]{k, trim}
-	l := &lister{cluster: c, resource: resource, client: client, once: func(ctx context.Context) (runtime.Object, error) {
-		return list(ctx, c, client, resource, store)
-	}}
+func follow[T keptObject](ctx context.Context, c *cluster, client rest.Interface, r resource[T], k *kept[T]) {
+	l := &lister{
+		cluster: c, resource: r.name, client: client,
+		once:   func(ctx context.Context) (string, error) { return list(ctx, c, client, r, k) },
+		events: func(ctx context.Context, body io.ReadCloser) watch.Interface { return watchEvents(ctx, c, r, body) },
+	}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 			return l.list(ctx)
 		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			w, err := l.watch(ctx, o)
-			if err != nil {
-				return nil, err
-			}
-			// That a watch begins is no contact: client-go makes an empty one
-			// of a connection that was closed or timed out.
-			return tap(w, func(e watch.Event) {
-				if e.Type == watch.Error {
-					c.failed(resource, apierrors.FromObject(e.Object))
-				} else {
-					c.heard(resource)
-				}
-			}, func() { c.failed(resource, errEmptyWatch) }), nil
-		},
+		WatchFuncWithContext: l.watch,
 	}
-	r := cache.NewReflectorWithOptions(pagedListWatch{lw}, example, store, cache.ReflectorOptions{Name: resource})
-	apiclient.Reflect(ctx, r, apiclient.ReflectorBackoff(), l.watchFailed)
+	reflector := cache.NewReflectorWithOptions(pagedListWatch{lw}, &received[T]{}, reflected[T]{k}, cache.ReflectorOptions{Name: r.name})
+	apiclient.Reflect(ctx, reflector, apiclient.ReflectorBackoff(), l.watchFailed)
 }
 
 // pagedListWatch has client-go list in pages. A streaming list takes as little
@@ -143,42 +126,37 @@ func nextPage(last, weight int) int {
 	return min(max(last*pageWeight/max(weight, 1), 10), largestPage)
 }
 
-// list lists in pages and keeps of each what is kept, so that no more than one
-// is ever whole; what it returns has the list's version alone. The list is the
-// newest there is: to be content with an older one (ResourceVersion 0) would
-// have the API server ignore the limit.
-func list[A runtime.Object, T keptObject](ctx context.Context, c *cluster, client rest.Interface, resource string, store reflected[A, T]) (runtime.Object, error) {
-	first := store.kept.begin()
+// list lists in pages, so that no more than one is ever there as it came, and
+// returns the list's version. The list is the newest there is: to be content
+// with an older one (ResourceVersion 0) would have the API server ignore the
+// limit.
+func list[T keptObject](ctx context.Context, c *cluster, client rest.Interface, r resource[T], k *kept[T]) (version string, err error) {
+	first := k.begin()
 	defer c.thrift(!first)()
 	o := metav1.ListOptions{Limit: firstPage}
 	for {
-		page, err := client.Get().Resource(resource).VersionedParams(&o, metav1.ParameterCodec).MaxRetries(0).Do(ctx).Get()
-		if err != nil {
-			return nil, err
+		result := client.Get().Resource(r.name).VersionedParams(&o, metav1.ParameterCodec).MaxRetries(0).Do(ctx)
+		if err := result.Error(); err != nil {
+			return "", err
 		}
-		c.heard(resource)
+		page, err := result.Raw()
+		if err != nil {
+			return "", err
+		}
+		c.heard(r.name)
 		weight := 0
-		err = apimeta.EachListItem(page, func(obj runtime.Object) error {
-			t, err := store.trimmed(obj)
-			if err != nil {
-				return err
-			}
+		meta, err := r.list(page, func(t T) {
 			weight += t.weight()
-			store.kept.put(t)
-			return nil
+			k.put(t)
 		})
 		if err != nil {
-			return nil, fmt.Errorf("in the list: %w", err)
+			return "", err
 		}
-		l, err := apimeta.ListAccessor(page)
-		if err != nil {
-			return nil, err
-		}
-		if o.Continue = l.GetContinue(); o.Continue != "" {
+		if o.Continue = meta.Continue; o.Continue != "" {
 			o.Limit = int64(nextPage(int(o.Limit), weight))
 			continue
 		}
-		store.kept.end()
+		k.end()
 		if c.services.listed() && c.slices.listed() {
 			c.ended()
 		}
@@ -186,7 +164,7 @@ func list[A runtime.Object, T keptObject](ctx context.Context, c *cluster, clien
 		case c.listed <- struct{}{}:
 		default:
 		}
-		return &internalversion.List{ListMeta: metav1.ListMeta{ResourceVersion: l.GetResourceVersion()}}, nil
+		return meta.ResourceVersion, nil
 	}
 }
 
@@ -213,52 +191,6 @@ func (c *cluster) thrift(again bool) (end func()) {
 		}
 	}
 }
-
-// tapped is a watch that tells of each event before it passes it on.
-// watch.Filter does so as well, but its goroutine waits for ever where the
-// watch is stopped with an event on its way.
-type tapped struct {
-	watch.Interface
-	events chan watch.Event
-	stop   func()
-}
-
-// tap has tell called with each event, and empty where w ends by itself before
-// the first.
-func tap(w watch.Interface, tell func(watch.Event), empty func()) watch.Interface {
-	done := make(chan struct{})
-	t := &tapped{w, make(chan watch.Event), sync.OnceFunc(func() {
-		close(done)
-		w.Stop()
-	})}
-	go func() {
-		defer close(t.events)
-		told := false
-		for e := range w.ResultChan() {
-			told = true
-			tell(e)
-			select {
-			case t.events <- e:
-			case <-done:
-				return
-			}
-		}
-		select {
-		case <-done:
-		default:
-			if !told {
-				empty()
-			}
-		}
-	}()
-	return t
-}
-
-// Stop implements watch.Interface.
-func (t *tapped) Stop() { t.stop() }
-
-// ResultChan implements watch.Interface.
-func (t *tapped) ResultChan() <-chan watch.Event { return t.events }
 
 func (c *cluster) heard(resource string) {
 	c.contact.Store(time.Now().UnixNano())
@@ -329,10 +261,8 @@ func errorReason(err error) string {
 
 func (c *cluster) run(ctx context.Context, kd *KubeDNS) error {
 	var wg sync.WaitGroup
-	wg.Go(func() { follow(ctx, c, c.core, resourceServices, &corev1.Service{}, trimService, c.services) })
-	wg.Go(func() {
-		follow(ctx, c, c.discovery, resourceSlices, &discoveryv1.EndpointSlice{}, trimSlice, c.slices)
-	})
+	wg.Go(func() { follow(ctx, c, c.core, servicesResource(), c.services) })
+	wg.Go(func() { follow(ctx, c, c.discovery, slicesResource(), c.slices) })
 	wg.Go(func() { c.watchNodes(ctx, kd) })
 	wg.Go(func() { c.giveBack(ctx) })
 	select {
@@ -392,7 +322,7 @@ func (c *cluster) watchNodes(ctx context.Context, kd *KubeDNS) {
 			var nodesCtx context.Context
 			nodesCtx, stop = context.WithCancel(ctx)
 			c.setNodes(nodes)
-			wg.Go(func() { follow(nodesCtx, c, c.core, "nodes", &corev1.Node{}, trimNode, nodes) })
+			wg.Go(func() { follow(nodesCtx, c, c.core, nodesResource(), nodes) })
 		case !configured && stop != nil:
 			c.setNodes(nil)
 			stop()

@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 )
 
 // forEachList runs a test against an API server that lists all at once and one
@@ -440,49 +439,4 @@ func TestProgrammingDuration(t *testing.T) {
 	eventually(t, "headless is measured", func() bool {
 		return metric(t, registry, "kubedns_dns_programming_duration_seconds", "headless") > before
 	})
-}
-
-// TestTap: a watch that is stopped with an event on its way leaves no
-// goroutine, and one that ends on its own ends the tap.
-func TestTap(t *testing.T) {
-	before := goleak.IgnoreCurrent()
-	told := make(chan watch.EventType, 10)
-	tell := func(e watch.Event) { told <- e.Type }
-
-	inner := watch.NewFake()
-	empty := make(chan struct{}, 10)
-	sayEmpty := func() { empty <- struct{}{} }
-	w := tap(inner, tell, sayEmpty)
-	inner.Add(&corev1.Service{})
-	if e := <-w.ResultChan(); e.Type != watch.Added || <-told != watch.Added {
-		t.Errorf("passed on %v", e)
-	}
-	inner.Delete(&corev1.Service{}) // nobody takes it
-	if got := <-told; got != watch.Deleted {
-		t.Errorf("told of %v", got)
-	}
-	w.Stop()
-	w.Stop()
-	goleak.VerifyNone(t, before)
-	if !inner.IsStopped() {
-		t.Error("the watch behind it goes on")
-	}
-
-	inner = watch.NewFake()
-	w = tap(inner, tell, sayEmpty)
-	inner.Stop()
-	if e, open := <-w.ResultChan(); open {
-		t.Errorf("passed on %v", e)
-	}
-	goleak.VerifyNone(t, before)
-	<-empty // the second one
-	select {
-	case <-empty:
-		t.Error("a watch that was stopped, or that had an event, is said to be empty")
-	default:
-	}
-	if _, open := <-tap(watch.NewEmptyWatch(), tell, sayEmpty).ResultChan(); open {
-		t.Error("an event of an empty watch")
-	}
-	<-empty
 }

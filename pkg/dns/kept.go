@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/runtime"
-
 	"kubedns/pkg/dns/treecache"
 )
 
@@ -15,6 +13,7 @@ import (
 type keptObject interface {
 	comparable
 	key() treecache.Key
+	version() string // the resource version
 	// same tells whether the other, which is not nil, is equal to it.
 	same(other any) bool
 	weight() int
@@ -162,43 +161,31 @@ func (k *kept[T]) listed() bool {
 	return k.complete
 }
 
-// reflected is what a reflector writes the events of a watch to; A is the API's
-// object.
-type reflected[A runtime.Object, T keptObject] struct {
-	kept *kept[T]
-	trim func(A) T
-}
-
-// trimmed is what is kept of an object.
-func (r reflected[A, T]) trimmed(obj any) (T, error) {
-	a, ok := obj.(A)
-	if !ok {
-		var none T
-		return none, fmt.Errorf("a %T in place of a %T", obj, a)
-	}
-	return r.trim(a), nil
-}
+// reflected is what a reflector writes the events of a watch to.
+type reflected[T keptObject] struct{ kept *kept[T] }
 
 // Add implements cache.ReflectorStore, as the others do.
-func (r reflected[A, T]) Add(obj any) error {
-	t, err := r.trimmed(obj)
-	if err == nil {
-		r.kept.put(t)
+func (r reflected[T]) Add(obj any) error {
+	o, ok := obj.(*received[T])
+	if !ok {
+		return fmt.Errorf("a %T in place of a %T", obj, o)
 	}
-	return err
+	r.kept.put(o.kept)
+	return nil
 }
 
-func (r reflected[A, T]) Update(obj any) error { return r.Add(obj) }
+func (r reflected[T]) Update(obj any) error { return r.Add(obj) }
 
-func (r reflected[A, T]) Delete(obj any) error {
-	t, err := r.trimmed(obj)
-	if err == nil {
-		r.kept.remove(t.key())
+func (r reflected[T]) Delete(obj any) error {
+	o, ok := obj.(*received[T])
+	if !ok {
+		return fmt.Errorf("a %T in place of a %T", obj, o)
 	}
-	return err
+	r.kept.remove(o.kept.key())
+	return nil
 }
 
 // Replace has nothing to do: the list has put everything in as it came.
-func (r reflected[A, T]) Replace([]any, string) error { return nil }
+func (r reflected[T]) Replace([]any, string) error { return nil }
 
-func (r reflected[A, T]) Resync() error { return nil }
+func (r reflected[T]) Resync() error { return nil }

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"kubedns/pkg/dns/treecache"
 )
@@ -180,12 +179,12 @@ func TestKeptByOwner(t *testing.T) {
 // object of the resource is an error.
 func TestReflected(t *testing.T) {
 	k := newKept(func(_, _ *service, _ bool) {}, nil)
-	r := reflected[*corev1.Service, *service]{k, trimService}
-	web := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+	r := reflected[*service]{k}
+	web := &received[*service]{kept: &service{meta: meta{Namespace: "default", Name: "web"}}}
 	if err := errors.Join(r.Add(web), r.Update(web), r.Replace(nil, "1"), r.Resync()); err != nil || k.len() != 1 {
 		t.Errorf("%d objects, %v", k.len(), err)
 	}
-	for _, stranger := range []any{nil, "x", &corev1.Node{}} {
+	for _, stranger := range []any{nil, "x", &corev1.Service{}, &received[*node]{}} {
 		if r.Add(stranger) == nil || r.Update(stranger) == nil || r.Delete(stranger) == nil {
 			t.Errorf("%T is no error", stranger)
 		}

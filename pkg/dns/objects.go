@@ -60,6 +60,8 @@ type meta struct{ Namespace, Name, ResourceVersion string }
 
 func (m *meta) key() treecache.Key { return treecache.Key{Namespace: m.Namespace, Name: m.Name} }
 
+func (m *meta) version() string { return m.ResourceVersion }
+
 // owner is the Service that the slice belongs to; its name is empty where
 // there is none.
 func (s *slice) owner() treecache.Key {
@@ -134,11 +136,9 @@ func trimSlice(s *discoveryv1.EndpointSlice) *slice {
 		service: s.Labels[discoveryv1.LabelServiceName],
 		family:  s.AddressType,
 	}
-	if v, err := time.Parse(time.RFC3339Nano, s.Annotations[corev1.EndpointsLastChangeTriggerTime]); err == nil {
-		t.triggered = v
-	}
-	if t.family != discoveryv1.AddressTypeIPv4 && t.family != discoveryv1.AddressTypeIPv6 {
-		return t // of type FQDN: no record comes from it
+	t.trigger(s.Annotations[corev1.EndpointsLastChangeTriggerTime])
+	if !t.hasAddresses() {
+		return t
 	}
 	for _, p := range s.Ports {
 		q := port{protocol: corev1.ProtocolTCP}
@@ -164,27 +164,45 @@ func trimSlice(s *discoveryv1.EndpointSlice) *slice {
 		if e.Hostname != nil {
 			q.hostname = strings.ToLower(*e.Hostname)
 		}
-		q.pod = e.TargetRef != nil && e.TargetRef.Kind == "Pod"
+		q.pod = e.TargetRef != nil && e.TargetRef.Kind == kindPod
 		for _, a := range e.Addresses {
-			addr, err := netip.ParseAddr(a)
-			if err != nil {
-				continue
+			if addr, err := netip.ParseAddr(a); err == nil {
+				t.addEndpoint(q, addr)
 			}
-			q.addr = addr.WithZone("").Unmap()
-			t.endpoints = append(t.endpoints, q)
 		}
 	}
 	return t
 }
 
-func protocolOf(p corev1.Protocol) corev1.Protocol {
-	switch p {
-	case corev1.ProtocolUDP:
+const kindPod = "Pod"
+
+// trigger enters the annotation for the time of the last change.
+func (s *slice) trigger(annotation string) {
+	if v, err := time.Parse(time.RFC3339Nano, annotation); err == nil {
+		s.triggered = v
+	}
+}
+
+// hasAddresses tells whether records come from the slice; none do from one of
+// type FQDN.
+func (s *slice) hasAddresses() bool {
+	return s.family == discoveryv1.AddressTypeIPv4 || s.family == discoveryv1.AddressTypeIPv6
+}
+
+// addEndpoint enters q at an address.
+func (s *slice) addEndpoint(q endpoint, addr netip.Addr) {
+	q.addr = addr.WithZone("").Unmap()
+	s.endpoints = append(s.endpoints, q)
+}
+
+func protocolOf[T ~string | ~[]byte](p T) corev1.Protocol {
+	switch string(p) {
+	case "UDP":
 		return corev1.ProtocolUDP
-	case corev1.ProtocolSCTP:
+	case "SCTP":
 		return corev1.ProtocolSCTP
-	case corev1.ProtocolTCP, "":
+	case "TCP", "":
 		return corev1.ProtocolTCP
 	}
-	return p
+	return corev1.Protocol(p)
 }

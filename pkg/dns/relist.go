@@ -3,6 +3,7 @@ package dns
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -66,14 +67,17 @@ type lister struct {
 	cluster  *cluster
 	resource string
 	client   rest.Interface
-	// once is a list that may fail.
-	once func(context.Context) (runtime.Object, error)
+	// once is a list that may fail; it returns the list's resource version.
+	once func(context.Context) (string, error)
+	// events makes a watch of the response to one.
+	events func(context.Context, io.ReadCloser) watch.Interface
 
 	// version is the last list's resource version; nil before the first list.
 	version atomic.Pointer[string]
 }
 
-// list lists until that succeeds or ctx is done.
+// list lists until that succeeds or ctx is done. For the reflector the list is
+// empty: its objects are kept already.
 func (l *lister) list(ctx context.Context) (runtime.Object, error) {
 	if l.version.Load() != nil {
 		if err := sleep(ctx, rand.N(spreadRelist)); err != nil {
@@ -82,14 +86,10 @@ func (l *lister) list(ctx context.Context) (runtime.Object, error) {
 	}
 	var b backoff
 	for expired := false; ; {
-		all, err := l.once(ctx)
+		version, err := l.once(ctx)
 		if err == nil {
-			version := ""
-			if m, ok := all.(metav1.ListInterface); ok {
-				version = m.GetResourceVersion()
-			}
 			l.version.Store(&version)
-			return all, nil
+			return &metav1.List{ListMeta: metav1.ListMeta{ResourceVersion: version}}, nil
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -137,10 +137,11 @@ func (l *lister) watch(ctx context.Context, o metav1.ListOptions) (watch.Interfa
 
 // begin begins a watch, which is not to be from a version that is yet to come.
 func (l *lister) begin(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	w, err := l.client.Get().Resource(l.resource).VersionedParams(&o, metav1.ParameterCodec).MaxRetries(0).Watch(ctx)
+	body, err := l.client.Get().Resource(l.resource).VersionedParams(&o, metav1.ParameterCodec).MaxRetries(0).Stream(ctx)
 	if err != nil {
 		return nil, err
 	}
+	w := l.events(ctx, body)
 	if listed := l.version.Load(); listed == nil || *listed != o.ResourceVersion {
 		if err := apiclient.CheckVersion(ctx, l.client, "", l.resource, o); err != nil {
 			w.Stop()

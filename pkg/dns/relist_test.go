@@ -15,14 +15,11 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // newTestLister is one whose list is once.
-func newTestLister(once func(context.Context) (runtime.Object, error)) *lister {
+func newTestLister(once func(context.Context) (string, error)) *lister {
 	return &lister{
 		cluster:  &cluster{metrics: newMetrics(), lastErrors: map[string]watchError{}, warned: map[string]time.Time{}},
 		resource: "services", once: once,
@@ -44,7 +41,7 @@ func TestListsAreSpread(t *testing.T) {
 			wg    sync.WaitGroup
 		)
 		for i := range instances {
-			l := newTestLister(func(context.Context) (runtime.Object, error) {
+			l := newTestLister(func(context.Context) (string, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				at := time.Since(begin)
@@ -54,9 +51,9 @@ func TestListsAreSpread(t *testing.T) {
 				}
 				last[i] = at
 				if at < away {
-					return nil, refused
+					return "", refused
 				}
-				return &internalversion.List{}, nil
+				return "", nil
 			})
 			known := "7"
 			l.version.Store(&known) // it has listed before: this is no start
@@ -124,13 +121,13 @@ func TestListRetries(t *testing.T) {
 			for range 20 {
 				synctest.Test(t, func(t *testing.T) {
 					begin, errs := time.Now(), tt.errs
-					l := newTestLister(func(context.Context) (runtime.Object, error) {
+					l := newTestLister(func(context.Context) (string, error) {
 						if len(errs) == 0 {
-							return &internalversion.List{ListMeta: metav1.ListMeta{ResourceVersion: "9"}}, nil
+							return "9", nil
 						}
 						err := errs[0]
 						errs = errs[1:]
-						return nil, err
+						return "", err
 					})
 					if _, err := l.list(t.Context()); err != nil {
 						t.Fatal(err)
@@ -153,7 +150,7 @@ var corev1Services = schema.GroupResource{Resource: "services"}
 func TestListStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		l := newTestLister(func(context.Context) (runtime.Object, error) { return nil, syscall.ECONNREFUSED })
+		l := newTestLister(func(context.Context) (string, error) { return "", syscall.ECONNREFUSED })
 		done := make(chan error)
 		go func() {
 			_, err := l.list(ctx)

@@ -1,0 +1,440 @@
+package dns
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// What the API server sends is decoded straight into what is kept. Client-go's
+// decoders would first build all of an object, most of which is of no use here
+// (managed fields, owners, status), and copy what it comes in three times.
+//
+// An API server that can speaks protobuf; the numbers of its fields are those of
+// the files generated.proto in k8s.io/api and k8s.io/apimachinery. JSON is
+// there for one that cannot, and need not be fast.
+
+// A resource is one that is followed: its name in paths, and how what is kept
+// of an object is made of its encoding.
+type resource[T keptObject] struct {
+	name               string
+	protobuf, fromJSON func([]byte) (T, error)
+}
+
+func servicesResource() resource[*service] {
+	return resource[*service]{resourceServices, decodeService, trimJSON(trimService)}
+}
+
+func slicesResource() resource[*slice] {
+	return resource[*slice]{resourceSlices, decodeSlice, trimJSON(trimSlice)}
+}
+
+func nodesResource() resource[*node] {
+	return resource[*node]{"nodes", decodeNode, trimJSON(trimNode)}
+}
+
+// trimJSON makes a decoder of JSON.
+func trimJSON[A, T any](trim func(*A) T) func([]byte) (T, error) {
+	return func(data []byte) (T, error) {
+		a := new(A)
+		err := json.Unmarshal(data, a)
+		return trim(a), err
+	}
+}
+
+// kindStatus is what stands in place of a list or object that there is not.
+const kindStatus = "Status"
+
+// list decodes a page of a list and calls each with each object. It is an error
+// of the API's where the page is a Status.
+func (r resource[T]) list(page []byte, each func(T)) (metav1.ListMeta, error) {
+	if bytes.HasPrefix(page, magic) {
+		return r.protobufList(page, each)
+	}
+	var list struct {
+		Kind     string            `json:"kind"`
+		Metadata metav1.ListMeta   `json:"metadata"`
+		Items    []json.RawMessage `json:"items"`
+	}
+	if err := json.Unmarshal(page, &list); err != nil {
+		return metav1.ListMeta{}, fmt.Errorf("in a list of %s: %w", r.name, err)
+	}
+	if list.Kind == kindStatus {
+		return metav1.ListMeta{}, statusOfJSON(page)
+	}
+	for _, item := range list.Items {
+		t, err := r.fromJSON(item)
+		if err != nil {
+			return metav1.ListMeta{}, fmt.Errorf("in a list of %s: %w", r.name, err)
+		}
+		each(t)
+	}
+	return list.Metadata, nil
+}
+
+func (r resource[T]) protobufList(page []byte, each func(T)) (metav1.ListMeta, error) {
+	var meta metav1.ListMeta
+	kind, object, err := unwrap(page)
+	if err == nil && string(kind) == kindStatus {
+		return meta, statusOf(object)
+	}
+	m := message{rest: object, err: err}
+	for m.next() {
+		switch m.field {
+		case 1: // metadata
+			m.fail(meta.Unmarshal(m.bytes()))
+		case 2: // items
+			t, err := r.protobuf(m.bytes())
+			if m.fail(err); m.err == nil {
+				each(t)
+			}
+		}
+	}
+	if m.err != nil {
+		return meta, fmt.Errorf("in a list of %s: %w", r.name, m.err)
+	}
+	return meta, nil
+}
+
+// statusOf is the error that a Status stands for.
+func statusOf(object []byte) error {
+	status := &metav1.Status{}
+	if err := status.Unmarshal(object); err != nil {
+		return fmt.Errorf("in a Status: %w", err)
+	}
+	return apierrors.FromObject(status)
+}
+
+func statusOfJSON(object []byte) error {
+	status := &metav1.Status{}
+	if err := json.Unmarshal(object, status); err != nil {
+		return fmt.Errorf("in a Status: %w", err)
+	}
+	return apierrors.FromObject(status)
+}
+
+// magic is what every object in protobuf begins with (the Kubernetes
+// documentation, "Kubernetes API Concepts", Protobuf encoding).
+var magic = []byte("k8s\x00")
+
+// unwrap takes an object out of the envelope with its kind, which is a
+// runtime.Unknown behind magic.
+func unwrap(data []byte) (kind, object []byte, err error) {
+	data, ok := bytes.CutPrefix(data, magic)
+	if !ok {
+		return nil, nil, errors.New("no object in protobuf")
+	}
+	m := message{rest: data}
+	for m.next() {
+		switch m.field {
+		case 1: // typeMeta
+			t := message{rest: m.bytes()}
+			for t.next() {
+				if t.field == 2 { // kind
+					kind = t.bytes()
+				}
+			}
+			m.fail(t.err)
+		case 2: // raw
+			object = m.bytes()
+		}
+	}
+	return kind, object, m.err
+}
+
+// A message is a protobuf message that is read field by field.
+type message struct {
+	rest  []byte // behind the field
+	field protowire.Number
+	wire  protowire.Type
+	value []byte // of the field, as it is encoded
+	err   error  // the first; nothing is read behind it
+}
+
+// next goes to the next field and tells whether there is one.
+func (m *message) next() bool {
+	if m.err != nil || len(m.rest) == 0 {
+		return false
+	}
+	field, wire, n := protowire.ConsumeTag(m.rest)
+	if n < 0 {
+		m.err = errMalformed
+		return false
+	}
+	size := protowire.ConsumeFieldValue(field, wire, m.rest[n:])
+	if size < 0 {
+		m.err = errMalformed
+		return false
+	}
+	m.field, m.wire = field, wire
+	m.value, m.rest = m.rest[n:n+size], m.rest[n+size:]
+	return true
+}
+
+// fail keeps the first error.
+func (m *message) fail(err error) {
+	if m.err == nil {
+		m.err = err
+	}
+}
+
+// errMalformed is not protowire's, one of which is io.ErrUnexpectedEOF: that
+// would be the end of a connection.
+var errMalformed = errors.New("malformed protobuf")
+
+var errWireType = errors.New("a field has another type than it should")
+
+// bytes is the field's value, a string or a message.
+func (m *message) bytes() []byte {
+	if m.wire != protowire.BytesType {
+		m.fail(errWireType)
+		return nil
+	}
+	b, _ := protowire.ConsumeBytes(m.value) // next has seen that it is whole
+	return b
+}
+
+func (m *message) string() string { return string(m.bytes()) }
+
+// varint is the field's value, a number.
+func (m *message) varint() uint64 {
+	if m.wire != protowire.VarintType {
+		m.fail(errWireType)
+		return 0
+	}
+	v, _ := protowire.ConsumeVarint(m.value) // next has seen that it is whole
+	return v
+}
+
+func (m *message) bool() bool { return m.varint() != 0 }
+
+// entry is the field's value, an entry of a map of strings.
+func (m *message) entry() (key, value []byte) {
+	e := message{rest: m.bytes()}
+	for e.next() {
+		switch e.field {
+		case 1:
+			key = e.bytes()
+		case 2:
+			value = e.bytes()
+		}
+	}
+	m.fail(e.err)
+	return key, value
+}
+
+// objectMeta is what is needed of an ObjectMeta.
+type objectMeta struct {
+	meta
+	created           metav1.Time
+	label, annotation string // the values of those that were asked for
+}
+
+// decodeMeta reads an ObjectMeta, and one label and one annotation of it; ""
+// for none.
+func decodeMeta(data []byte, o *objectMeta, label, annotation string) error {
+	m := message{rest: data}
+	for m.next() {
+		switch m.field {
+		case 1:
+			o.Name = m.string()
+		case 3:
+			o.Namespace = m.string()
+		case 6:
+			o.ResourceVersion = m.string()
+		case 8:
+			m.fail(o.created.Unmarshal(m.bytes()))
+		case 11: // labels
+			if key, value := m.entry(); label != "" && string(key) == label {
+				o.label = string(value)
+			}
+		case 12: // annotations
+			if key, value := m.entry(); annotation != "" && string(key) == annotation {
+				o.annotation = string(value)
+			}
+		}
+	}
+	return m.err
+}
+
+// decodeService is trimService of a Service in protobuf.
+func decodeService(data []byte) (*service, error) {
+	var s corev1.Service
+	var o objectMeta
+	m := message{rest: data}
+	for m.next() {
+		switch m.field {
+		case 1:
+			m.fail(decodeMeta(m.bytes(), &o, "", tolerateUnready))
+		case 2:
+			m.fail(decodeServiceSpec(m.bytes(), &s.Spec))
+		}
+	}
+	if m.err != nil {
+		return nil, m.err
+	}
+	s.Namespace, s.Name, s.ResourceVersion, s.CreationTimestamp = o.Namespace, o.Name, o.ResourceVersion, o.created
+	if o.annotation != "" {
+		s.Annotations = map[string]string{tolerateUnready: o.annotation}
+	}
+	return trimService(&s), nil
+}
+
+func decodeServiceSpec(data []byte, s *corev1.ServiceSpec) error {
+	m := message{rest: data}
+	for m.next() {
+		switch m.field {
+		case 1:
+			var p corev1.ServicePort
+			m.fail(decodeServicePort(m.bytes(), &p))
+			s.Ports = append(s.Ports, p)
+		case 3:
+			s.ClusterIP = m.string()
+		case 4:
+			s.Type = corev1.ServiceType(m.string())
+		case 10:
+			s.ExternalName = m.string()
+		case 13:
+			s.PublishNotReadyAddresses = m.bool()
+		case 18:
+			s.ClusterIPs = append(s.ClusterIPs, m.string())
+		}
+	}
+	return m.err
+}
+
+func decodeServicePort(data []byte, p *corev1.ServicePort) error {
+	m := message{rest: data}
+	for m.next() {
+		switch m.field {
+		case 1:
+			p.Name = m.string()
+		case 2:
+			p.Protocol = protocolOf(m.bytes())
+		case 3:
+			p.Port = int32(m.varint())
+		}
+	}
+	return m.err
+}
+
+// decodeSlice is trimSlice of an EndpointSlice in protobuf.
+func decodeSlice(data []byte) (*slice, error) {
+	t := &slice{}
+	var o objectMeta
+	endpoints := 0
+	m := message{rest: data}
+	for m.next() {
+		switch m.field {
+		case 1:
+			m.fail(decodeMeta(m.bytes(), &o, discoveryv1.LabelServiceName, corev1.EndpointsLastChangeTriggerTime))
+		case 2:
+			endpoints++
+		case 4:
+			t.family = addressType(m.bytes())
+		}
+	}
+	t.meta, t.service = o.meta, o.label
+	t.trigger(o.annotation)
+	if m.err != nil || !t.hasAddresses() {
+		return t, m.err
+	}
+	t.endpoints = make([]endpoint, 0, endpoints) // each has one address, but for one in a thousand
+	m = message{rest: data}
+	for m.next() {
+		switch m.field {
+		case 2:
+			m.fail(t.decodeEndpoint(m.bytes()))
+		case 3:
+			m.fail(t.decodePort(m.bytes()))
+		}
+	}
+	return t, m.err
+}
+
+// addressType makes nothing anew for the usual ones.
+func addressType(b []byte) discoveryv1.AddressType {
+	switch string(b) {
+	case string(discoveryv1.AddressTypeIPv4):
+		return discoveryv1.AddressTypeIPv4
+	case string(discoveryv1.AddressTypeIPv6):
+		return discoveryv1.AddressTypeIPv6
+	}
+	return discoveryv1.AddressType(b)
+}
+
+func (s *slice) decodeEndpoint(data []byte) error {
+	q := endpoint{ready: true}
+	var hostname []byte
+	var room [2][]byte
+	addresses := room[:0]
+	m := message{rest: data}
+	for m.next() {
+		switch m.field {
+		case 1:
+			addresses = append(addresses, m.bytes())
+		case 2: // conditions
+			c := message{rest: m.bytes()}
+			for c.next() {
+				if c.field == 1 {
+					q.ready = c.bool()
+				}
+			}
+			m.fail(c.err)
+		case 3:
+			hostname = m.bytes()
+		case 4: // targetRef
+			r := message{rest: m.bytes()}
+			for r.next() {
+				if r.field == 1 { // kind
+					q.pod = string(r.bytes()) == kindPod
+				}
+			}
+			m.fail(r.err)
+		}
+	}
+	q.hostname = string(bytes.ToLower(hostname))
+	for _, a := range addresses {
+		if addr, err := netip.ParseAddr(string(a)); err == nil {
+			s.addEndpoint(q, addr)
+		}
+	}
+	return m.err
+}
+
+func (s *slice) decodePort(data []byte) error {
+	q := port{protocol: corev1.ProtocolTCP}
+	m := message{rest: data}
+	for m.next() {
+		switch m.field {
+		case 1:
+			q.name = m.string()
+		case 2:
+			q.protocol = protocolOf(m.bytes())
+		case 3:
+			q.number = uint16(m.varint())
+		}
+	}
+	s.ports = append(s.ports, q)
+	return m.err
+}
+
+// decodeNode is trimNode of a Node in protobuf.
+func decodeNode(data []byte) (*node, error) {
+	var n corev1.Node
+	m := message{rest: data}
+	for m.next() {
+		if m.field == 1 {
+			m.fail(n.ObjectMeta.Unmarshal(m.bytes()))
+		}
+	}
+	return trimNode(&n), m.err
+}

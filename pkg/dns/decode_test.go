@@ -1,0 +1,306 @@
+package dns
+
+import (
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"sigs.k8s.io/randfill"
+)
+
+// compareDecoded compares what is kept of objects.
+var compareDecoded = cmp.Options{
+	compareTrimmed, compareAddrs, cmpopts.EquateEmpty(), cmp.AllowUnexported(node{}),
+}
+
+// randomObjects fills every field there is, so that what stands beside those
+// that are read is there as well; what records come from has values that mean
+// something, and some that do not.
+func randomObjects(seed int64) *randfill.Filler {
+	one := func(c randfill.Continue, of ...string) string { return of[c.Intn(len(of))] }
+	address := func(c randfill.Continue) string {
+		return one(c, "192.0.2.1", "10.0.0.255", "2001:db8::1", "::ffff:192.0.2.7", "fe80::1%eth0", "192.0.2.256", "", "None")
+	}
+	protocol := func(c randfill.Continue) corev1.Protocol {
+		return corev1.Protocol(one(c, "TCP", "UDP", "SCTP", "", "QUIC"))
+	}
+	return randfill.NewWithSeed(seed).NilChance(0.2).NumElements(0, 4).Funcs(
+		func(m *metav1.ObjectMeta, c randfill.Continue) {
+			c.FillNoCustom(m)
+			for _, key := range []string{discoveryv1.LabelServiceName, corev1.LabelTopologyZone, corev1.LabelTopologyRegion} {
+				if m.Labels != nil && c.Bool() {
+					m.Labels[key] = one(c, "web", "db", "")
+				}
+			}
+			if m.Annotations != nil && c.Bool() {
+				m.Annotations[tolerateUnready] = one(c, "true", "false", "")
+				m.Annotations[corev1.EndpointsLastChangeTriggerTime] = one(c, "2024-05-01T12:00:00.123456789Z", "yesterday", "")
+			}
+		},
+		func(f *metav1.FieldsV1, _ randfill.Continue) { f.SetRawString(`{"f:spec":{}}`) },
+		func(s *corev1.ServiceSpec, c randfill.Continue) {
+			c.FillNoCustom(s)
+			s.Type = corev1.ServiceType(one(c, "ClusterIP", "ExternalName", "NodePort", ""))
+			s.ClusterIP = address(c)
+			for i := range s.ClusterIPs {
+				s.ClusterIPs[i] = address(c)
+			}
+		},
+		func(p *corev1.ServicePort, c randfill.Continue) {
+			c.FillNoCustom(p)
+			p.Protocol = protocol(c)
+		},
+		func(s *discoveryv1.EndpointSlice, c randfill.Continue) {
+			c.FillNoCustom(s)
+			s.AddressType = discoveryv1.AddressType(one(c, "IPv4", "IPv6", "FQDN", ""))
+			for i := range s.Endpoints {
+				e := &s.Endpoints[i]
+				for j := range e.Addresses {
+					e.Addresses[j] = address(c)
+				}
+				if e.TargetRef != nil && c.Bool() {
+					e.TargetRef.Kind = kindPod
+				}
+			}
+			for i := range s.Ports {
+				if s.Ports[i].Protocol != nil {
+					*s.Ports[i].Protocol = protocol(c)
+				}
+			}
+		},
+	)
+}
+
+// A protobufMessage is what each of the API's types is.
+type protobufMessage interface {
+	Marshal() ([]byte, error)
+	Unmarshal([]byte) error
+}
+
+// TestDecode: whatever an object has, what is made of its encoding is what is
+// made of the object, in protobuf and in JSON.
+func TestDecode(t *testing.T) {
+	seed := time.Now().UnixNano()
+	t.Logf("seed %d", seed)
+	fill := randomObjects(seed)
+	for range 500 {
+		decodesAlike(t, fill, servicesResource(), trimService)
+		decodesAlike(t, fill, slicesResource(), trimSlice)
+	}
+	for range 50 {
+		decodesAlike(t, fill, nodesResource(), trimNode)
+	}
+}
+
+func decodesAlike[A any, T keptObject](t *testing.T, fill *randfill.Filler, r resource[T], trim func(*A) T) {
+	t.Helper()
+	object := new(A)
+	fill.Fill(object)
+	data, err := any(object).(protobufMessage).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := new(A) // times have whole seconds in it, as the API has
+	if err := any(fresh).(protobufMessage).Unmarshal(data); err != nil {
+		t.Fatal(err)
+	}
+	want := trim(fresh)
+	got, err := r.protobuf(data)
+	if err != nil {
+		t.Fatalf("%s: %v", r.name, err)
+	}
+	if diff := cmp.Diff(want, got, compareDecoded); diff != "" {
+		t.Fatalf("%s in protobuf (-want +got):\n%s", r.name, diff)
+	}
+	text, err := json.Marshal(fresh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err = r.fromJSON(text); err != nil {
+		t.Fatalf("%s: %v", r.name, err)
+	}
+	if err := json.Unmarshal(text, fresh); err != nil { // JSON has no octets that are not UTF-8
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(trim(fresh), got, compareDecoded); diff != "" {
+		t.Fatalf("%s in JSON (-want +got):\n%s", r.name, diff)
+	}
+}
+
+// FuzzDecodeObject: octets that the API's own types can be decoded from make what is
+// made of these, and no octets do harm.
+func FuzzDecodeObject(f *testing.F) {
+	fill := randomObjects(1).NumElements(0, 1)
+	for range 10 {
+		var s corev1.Service
+		var l discoveryv1.EndpointSlice
+		fill.Fill(&s)
+		fill.Fill(&l)
+		for _, m := range []protobufMessage{&s, &l} {
+			data, err := m.Marshal()
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		fuzzDecode(t, data, servicesResource(), trimService)
+		fuzzDecode(t, data, slicesResource(), trimSlice)
+		_, _ = nodesResource().protobuf(data)
+		_, _ = servicesResource().list(slices.Concat(magic, data), func(*service) {})
+		_, _, _ = decodeEvent(data)
+	})
+}
+
+func fuzzDecode[A any, T keptObject](t *testing.T, data []byte, r resource[T], trim func(*A) T) {
+	t.Helper()
+	got, err := r.protobuf(data)
+	object := new(A)
+	if any(object).(protobufMessage).Unmarshal(data) != nil || errors.Is(err, errMalformed) {
+		return // the API's own types do not look at all that they skip
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", r.name, err)
+	}
+	if want := trim(object); !want.same(got) {
+		t.Fatalf("%s (-want +got):\n%s", r.name, cmp.Diff(want, got, compareDecoded))
+	}
+}
+
+// encode is an object as an API server sends it.
+func encode(tb testing.TB, o runtime.Object) []byte {
+	tb.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), discoveryv1.AddToScheme(scheme)); err != nil {
+		tb.Fatal(err)
+	}
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	kinds, _, err := scheme.ObjectKinds(o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	o.GetObjectKind().SetGroupVersionKind(kinds[0])
+	data, err := runtime.Encode(protobuf.NewSerializer(scheme, scheme), o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return data
+}
+
+// TestDecodeList: a page of a list in either encoding, and what may stand in
+// its place.
+func TestDecodeList(t *testing.T) {
+	list := &corev1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: "42", Continue: "next"}}
+	for _, name := range []string{"a", "b"} {
+		list.Items = append(list.Items, corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, ResourceVersion: "7"},
+			Spec:       corev1.ServiceSpec{ClusterIP: "192.0.2.1", Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+		})
+	}
+	gone := &metav1.Status{Status: metav1.StatusFailure, Code: 410, Reason: metav1.StatusReasonExpired, Message: "too old"}
+	inJSON := func(o runtime.Object) []byte {
+		encode(t, o) // sets its kind
+		return marshal(o)
+	}
+	whole := encode(t, list)
+	for _, tt := range []struct {
+		name    string
+		page    []byte
+		objects int
+		check   func(error) bool
+	}{
+		{"protobuf", whole, 2, nil},
+		{"JSON", inJSON(list), 2, nil},
+		{"a Status in protobuf", encode(t, gone), 0, apierrors.IsResourceExpired},
+		{"a Status in JSON", inJSON(gone), 0, apierrors.IsResourceExpired},
+		{"cut", whole[:len(whole)-20], 0, func(err error) bool { return err != nil }},
+		{"nothing", nil, 0, func(err error) bool { return err != nil }},
+		{"a page of HTML", []byte("<html>"), 0, func(err error) bool { return strings.Contains(err.Error(), "services") }},
+		{
+			"an item that is none", []byte(`{"kind": "ServiceList", "items": [{"metadata": 7}]}`), 0,
+			func(err error) bool { return strings.Contains(err.Error(), "services") },
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var got []*service
+			meta, err := servicesResource().list(tt.page, func(s *service) { got = append(got, s) })
+			if tt.check != nil {
+				if err == nil || !tt.check(err) {
+					t.Errorf("error %v", err)
+				}
+				return
+			}
+			if err != nil || meta.ResourceVersion != "42" || meta.Continue != "next" || len(got) != tt.objects {
+				t.Fatalf("%d objects, %+v, %v", len(got), meta, err)
+			}
+			for i := range got {
+				if diff := cmp.Diff(trimService(&list.Items[i]), got[i], compareDecoded); diff != "" {
+					t.Errorf("object %d (-want +got):\n%s", i, diff)
+				}
+			}
+		})
+	}
+}
+
+// A field of another type than it should have is no object, and not one without
+// that field.
+func TestDecodeWireType(t *testing.T) {
+	for _, data := range []string{
+		"\x08\x01",            // metadata as a number
+		"\x12\x02\x18\x01",    // spec with a cluster IP as a number
+		"\x12\x05\x6a\x03abc", // spec with publishNotReadyAddresses as a string
+	} {
+		if s, err := decodeService([]byte(data)); err == nil {
+			t.Errorf("%q is decoded to %+v", data, s)
+		}
+	}
+}
+
+func BenchmarkDecodeSlice(b *testing.B) {
+	l := &discoveryv1.EndpointSlice{}
+	randomObjects(1).Fill(&l.ObjectMeta)
+	l.AddressType = discoveryv1.AddressTypeIPv4
+	name, protocol, number, ready := "http", corev1.ProtocolTCP, int32(80), true
+	l.Ports = []discoveryv1.EndpointPort{{Name: &name, Protocol: &protocol, Port: &number}}
+	for range 20 {
+		l.Endpoints = append(l.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{"192.0.2." + string(rune('0'+rand.IntN(10)))}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web-5d8f", UID: "0a1b2c3d"}, NodeName: &name,
+		})
+	}
+	data, err := l.Marshal()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("direct", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := decodeSlice(data); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("API's own type", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			var l discoveryv1.EndpointSlice
+			if err := l.Unmarshal(data); err != nil {
+				b.Fatal(err)
+			}
+			trimSlice(&l)
+		}
+	})
+}

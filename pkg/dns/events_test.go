@@ -1,0 +1,189 @@
+package dns
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// event is an event of a watch in protobuf.
+func event(t *testing.T, kind watch.EventType, o runtime.Object) string {
+	t.Helper()
+	e := metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: encode(t, o)}}
+	data, err := e.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(binary.BigEndian.AppendUint32(nil, uint32(len(data)))) + string(data)
+}
+
+// eventJSON is the same in JSON.
+func eventJSON(t *testing.T, kind watch.EventType, o runtime.Object) string {
+	t.Helper()
+	encode(t, o) // sets its kind
+	return string(marshal(map[string]any{"type": kind, "object": o})) + "\n"
+}
+
+// body is a response that is given in pieces, and ends with err.
+type body struct {
+	pieces []string
+	err    error
+	closed chan struct{}
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	if len(b.pieces) == 0 {
+		if b.err != nil {
+			return 0, b.err
+		}
+		<-b.closed
+		return 0, errors.New("read on closed response body")
+	}
+	n := copy(p, b.pieces[0])
+	if b.pieces[0] = b.pieces[0][n:]; b.pieces[0] == "" {
+		b.pieces = b.pieces[1:]
+	}
+	return n, nil
+}
+
+func (b *body) Close() error {
+	close(b.closed)
+	return nil
+}
+
+// TestEvents: what a watch brings in either encoding, and what the cluster is
+// told of it.
+func TestEvents(t *testing.T) {
+	web := func(version string) *corev1.Service {
+		return &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", ResourceVersion: version},
+			Spec:       corev1.ServiceSpec{ClusterIP: "192.0.2.1"},
+		}
+	}
+	gone := &metav1.Status{Status: metav1.StatusFailure, Code: 410, Reason: metav1.StatusReasonExpired, Message: "too old"}
+	for _, tt := range []struct {
+		name   string
+		stream func(encode func(*testing.T, watch.EventType, runtime.Object) string) string
+		end    error
+		want   string // the events
+		told   string // the last error; "" for none, or contact after it
+		heard  bool
+	}{
+		{
+			"each kind", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+				return encode(t, watch.Added, web("1")) + encode(t, watch.Modified, web("2")) + encode(t, watch.Deleted, web("3")) +
+					encode(t, watch.Bookmark, &corev1.Service{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "4"}})
+			}, io.EOF, "ADDED web 1, MODIFIED web 2, DELETED web 3, BOOKMARK  4", "", true,
+		},
+		{
+			"an error of the API's", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+				return encode(t, watch.Added, web("1")) + encode(t, watch.Error, gone)
+			}, io.EOF, "ADDED web 1, ERROR Expired", "too old", true,
+		},
+		{
+			"cut within an event", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+				second := encode(t, watch.Added, web("2"))
+				return encode(t, watch.Added, web("1")) + second[:len(second)-9]
+			}, io.EOF, "ADDED web 1", "", true,
+		},
+		{
+			"nothing", func(func(*testing.T, watch.EventType, runtime.Object) string) string { return "" },
+			io.EOF, "", errEmptyWatch.Error(), false,
+		},
+		{
+			"an error of the connection's after an event", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+				return encode(t, watch.Added, web("1"))
+			}, errors.New("the connection is odd"), "ADDED web 1, ERROR InternalError", "the connection is odd", true,
+		},
+		{
+			"stopped", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+				return encode(t, watch.Added, web("1"))
+			}, nil, "ADDED web 1", "", true,
+		},
+		{
+			"stopped before the first", func(func(*testing.T, watch.EventType, runtime.Object) string) string { return "" },
+			nil, "", "", false,
+		},
+		{
+			"garbage", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+				if encode(t, watch.Added, web("1"))[0] == '{' {
+					return "{]"
+				}
+				return "\x00\x00\x00\x03\xff\xff\xff"
+			}, io.EOF, "ERROR InternalError", "in", false, // "in an event", "invalid character"
+		},
+	} {
+		for name, encode := range map[string]func(*testing.T, watch.EventType, runtime.Object) string{"protobuf": event, "JSON": eventJSON} {
+			for _, size := range []int{1, 7, 1 << 20} {
+				t.Run(fmt.Sprintf("%s/%s/%d", tt.name, name, size), func(t *testing.T) {
+					b := &body{err: tt.end, closed: make(chan struct{})}
+					for piece := range slices.Chunk([]byte(tt.stream(encode)), size) {
+						b.pieces = append(b.pieces, string(piece))
+					}
+					c := newTestLister(nil).cluster
+					w := watchEvents(t.Context(), c, servicesResource(), b)
+					want := strings.FieldsFunc(tt.want, func(r rune) bool { return r == ',' })
+					if tt.end == nil && len(want) == 0 {
+						w.Stop()
+					}
+					var got []string
+					for e := range w.ResultChan() {
+						got = append(got, describe(t, e))
+						if tt.end == nil && len(got) == len(want) {
+							w.Stop()
+						}
+					}
+					w.Stop()
+					<-b.closed
+					if text := strings.Join(got, ", "); text != tt.want {
+						t.Errorf("events %q, want %q", text, tt.want)
+					}
+					told := c.lastErrors[resourceServices].text
+					if told != tt.told && (tt.told == "" || !strings.HasPrefix(told, tt.told)) {
+						t.Errorf("the cluster is told %q, want %q", told, tt.told)
+					}
+					if heard := !c.lastContact().IsZero(); heard != tt.heard {
+						t.Errorf("contact %v, want %v", heard, tt.heard)
+					}
+				})
+			}
+		}
+	}
+}
+
+// describe is an event in words.
+func describe(t *testing.T, e watch.Event) string {
+	t.Helper()
+	if e.Type == watch.Error {
+		return fmt.Sprintf("ERROR %s", apierrors.ReasonForError(apierrors.FromObject(e.Object)))
+	}
+	r, ok := e.Object.(*received[*service])
+	if !ok {
+		t.Fatalf("a %T", e.Object)
+	}
+	if r.kept.version() != r.ResourceVersion {
+		t.Errorf("version %q is told, %q is kept", r.ResourceVersion, r.kept.version())
+	}
+	return fmt.Sprintf("%s %s %s", e.Type, r.kept.Name, r.ResourceVersion)
+}
+
+// TestLargeEvent: what claims to be longer than any event ends the watch, and
+// no room is made for it.
+func TestLargeEvent(t *testing.T) {
+	e := &events[*service]{in: bufio.NewReader(bytes.NewReader(binary.BigEndian.AppendUint32(nil, largestEvent+1)))}
+	if err := e.read(); !errors.Is(err, errLargeEvent) || cap(e.frame) > 0 {
+		t.Errorf("error %v, room for %d octets", err, cap(e.frame))
+	}
+}
