@@ -52,9 +52,15 @@ func (b *bench) situations() []situation {
 	}
 }
 
-// timesChanged is how often each situation is measured in a round: the ratios
-// that are wanted are finer than what one load tells.
-const timesChanged = 2
+// The ratios that are wanted are finer than what one load tells, and a longer
+// one tells hardly more: where the threads of a load find a core decides for all
+// of it. So there are many short ones.
+const (
+	changeLoad  = time.Second
+	changePairs = 2 // of each situation in a round, for each of the seconds that other loads last
+	// settling is the time for what changes leave behind, before the next load.
+	settling = 300 * time.Millisecond
+)
 
 // measureChange measures mixed questions at full speed while the cluster
 // changes and while it does not.
@@ -89,7 +95,7 @@ func (b *bench) changes(ctx context.Context, p peer, round int) (err error) {
 			return run, fmt.Errorf("%s: %w", s.Name, err)
 		}
 		say("  %-8s %6.0f/s, p99 %4.0f µs, %.2f µs, %d changes", s.Name, run.QPS, run.P99, run.CPU, run.Changes)
-		return run, nil
+		return run, sleep(ctx, settling)
 	}
 	quiet := situation{Name: situationQuiet}
 	before, err := measure(quiet)
@@ -98,7 +104,7 @@ func (b *bench) changes(ctx context.Context, p peer, round int) (err error) {
 	}
 	b.results.addChange(p.Name, quiet.Name, before)
 	list := b.situations()
-	for i := range timesChanged * len(list) {
+	for i := range changePairs * b.o.Seconds * len(list) {
 		s := list[(i+round)%len(list)]
 		run, err := measure(s)
 		if err != nil {
@@ -137,7 +143,7 @@ func (b *bench) during(ctx context.Context, r *running, s situation) (run Change
 	if err != nil {
 		return run, err
 	}
-	result, lerr := b.load(ctx, r.addr, 0, b.seconds(), forLoad)
+	result, lerr := b.load(ctx, r.addr, 0, changeLoad, forChange)
 	spent, uerr := r.usage()
 	stop()
 	if s.change != nil {

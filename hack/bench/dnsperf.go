@@ -154,6 +154,7 @@ const (
 	forWarmUp     purpose = "warm-up"
 	forThroughput purpose = "throughput"
 	forLoad       purpose = "load"
+	forChange     purpose = "change"
 )
 
 // fileKey is what a file of questions is known by.
@@ -182,12 +183,12 @@ func (b *bench) questions(k cluster.Kind, use purpose) (questionFile, error) {
 	f = questionFile{path: filepath.Join(b.dir, fmt.Sprintf("%s-%s.questions", k, use)), n: 50_000}
 	switch {
 	case !k.Unbounded():
-	case use == forWarmUp:
+	case use == forWarmUp, use == forChange: // a second
 		f.n = mostQPS
 	default:
 		f.n = mostQPS * b.o.Seconds
 	}
-	seed := map[purpose]uint64{forThroughput: 1, forWarmUp: 2, forLoad: 3}[use]
+	seed := map[purpose]uint64{forThroughput: 1, forWarmUp: 2, forLoad: 3, forChange: 4}[use]
 	out, err := os.Create(f.path)
 	if err != nil {
 		return f, err

@@ -144,6 +144,7 @@ func runLoad(ctx context.Context, args []string) error {
 	fs.DurationVar(&o.Duration, "duration", time.Second, "how long")
 	fs.IntVar(&o.Rate, "rate", 0, "questions a second; 0: as fast as -outstanding allows")
 	fs.IntVar(&o.Outstanding, "outstanding", 100, "questions under way at one time")
+	fs.IntVar(&o.Threads, "threads", 1, "threads that ask, where there is no -rate")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -223,7 +224,13 @@ func (b *bench) load(ctx context.Context, addr netip.AddrPort, rate int, d time.
 	if err != nil {
 		return nil, err
 	}
-	r, err := b.runSelf(ctx, addr, file.path, d, "-rate", strconv.Itoa(rate))
+	args := []string{"-rate", strconv.Itoa(rate)}
+	if rate == 0 {
+		// No core is ever without work then: what changes cost is what questions
+		// lose, wherever the system puts a thread.
+		args = append(args, "-threads", strconv.Itoa(min(runtime.NumCPU(), clients)))
+	}
+	r, err := b.runSelf(ctx, addr, file.path, d, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func buildExternal(r *treecache.Records, s *service) {
 func buildClusterIP(r *treecache.Records, s *service) {
 	r.Addresses = make([]treecache.Address, len(s.clusterIPs))
 	for i, addr := range s.clusterIPs {
-		r.Addresses[i] = treecache.Address{Label: treecache.SystemLabel(addr.String()), Addr: addr, Reverse: true}
+		r.Addresses[i] = treecache.Address{Label: treecache.AddressLabel(addr), Addr: addr, Reverse: true}
 	}
 	b := portBuilder{named: make([]treecache.Port, 0, len(s.ports))}
 	for _, p := range s.ports {
@@ -78,7 +78,8 @@ func buildHeadless(r *treecache.Records, s *service, own []*slice) {
 		n += len(l.endpoints)
 	}
 	r.Addresses = make([]treecache.Address, 0, n)
-	labels := make([]string, 0, n)
+	var room [32]string // enough for most Services
+	labels := room[:0]
 	b := portBuilder{}
 	for _, l := range own {
 		labels = labels[:0]
@@ -88,7 +89,7 @@ func buildHeadless(r *treecache.Records, s *service, own []*slice) {
 			}
 			label := e.hostname
 			if label == "" {
-				label = treecache.SystemLabel(e.addr.String())
+				label = treecache.AddressLabel(e.addr)
 			}
 			labels = append(labels, label)
 			r.Addresses = append(r.Addresses, treecache.Address{
@@ -141,7 +142,7 @@ func reverseOfShared(all []treecache.Address, own []*slice, s *service) {
 	}
 	for i := range all {
 		a := &all[i]
-		a.Reverse = !named[a.Addr] || a.Label != treecache.SystemLabel(a.Addr.String())
+		a.Reverse = !named[a.Addr] || a.Label != treecache.AddressLabel(a.Addr)
 	}
 }
 
@@ -178,7 +179,9 @@ func (b *portBuilder) add(p port, labels []string) {
 }
 
 func appendSRVs(all []treecache.SRV, number uint16, labels []string) []treecache.SRV {
-	all = slices.Grow(all, len(labels))
+	if all == nil { // the usual case is the only one: exactly as much as it takes
+		all = make([]treecache.SRV, 0, len(labels))
+	}
 	for _, label := range labels {
 		all = append(all, treecache.SRV{Label: label, Port: number})
 	}

@@ -3,10 +3,13 @@ package dns
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"kubedns/pkg/dns/treecache"
 )
@@ -517,4 +520,24 @@ func TestBuildRecordsLarge(t *testing.T) {
 	r := buildRecords(s, own)
 	tree.Replace(r.Key, r, time.Unix(0, 0))
 	golden(t, zoneText(tree))
+}
+
+func BenchmarkBuildRecords(b *testing.B) {
+	s := &service{meta: meta{Namespace: "default", Name: "db"}, headless: true}
+	for _, n := range []int{20, 1500} {
+		l := &slice{meta: meta{Namespace: "default", Name: "db-1"}, service: "db", ports: []port{{"http", corev1.ProtocolTCP, 80}}}
+		addr := netip.MustParseAddr("10.244.0.1")
+		for range n {
+			l.endpoints = append(l.endpoints, endpoint{addr: addr, ready: true})
+			addr = addr.Next()
+		}
+		b.Run(fmt.Sprintf("Headless%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if r := buildRecords(s, []*slice{l}); len(r.Addresses) != n {
+					b.Fatal(len(r.Addresses))
+				}
+			}
+		})
+	}
 }

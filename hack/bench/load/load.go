@@ -2,7 +2,7 @@
 // answer takes: at a fixed rate that does not wait for answers, or as fast as
 // a number of outstanding questions allows.
 //
-// All happens on one thread. The time of a question is when it is given to the
+// Each thread asks its own questions on its own sockets. The time of a question is when it is given to the
 // kernel, the time of an answer when the kernel received it (SO_TIMESTAMPNS,
 // socket(7)), so that what this program is late does not count.
 package load
@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -31,6 +32,9 @@ type Options struct {
 	// one for each answer, with Outstanding under way.
 	Rate        int
 	Outstanding int
+	// Threads share sockets, questions and Outstanding; 0 is 1. With a Rate
+	// there is one.
+	Threads int
 }
 
 // Result is what came of it.
@@ -92,22 +96,79 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	if len(o.Questions) < 2 || o.Sockets < 1 || o.Rate == 0 && o.Outstanding < o.Sockets {
 		return nil, errors.New("no questions, no sockets, or fewer outstanding questions than sockets")
 	}
+	if o.Threads == 0 {
+		o.Threads = 1
+	}
+	if o.Threads < 1 || o.Threads > o.Sockets || o.Threads > 1 && o.Rate > 0 {
+		return nil, errors.New("more threads than sockets, or several with a rate")
+	}
+	parts := make([]*generator, o.Threads)
+	errs := make([]error, o.Threads)
+	var wg sync.WaitGroup
+	for i, part := range o.split() {
+		if len(part.Questions) == 0 {
+			return nil, errors.New("more threads than questions")
+		}
+		parts[i] = &generator{o: part}
+	}
+	for i := range parts {
+		wg.Go(func() { errs[i] = parts[i].onThread(ctx) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	all := parts[0]
+	for _, g := range parts[1:] {
+		all.add(g)
+	}
+	all.finish()
+	return &all.result, nil
+}
+
+// split is what each thread has to do.
+func (o Options) split() []Options {
+	parts := make([]Options, o.Threads)
+	share := func(total, i int) int { return total*(i+1)/o.Threads - total*i/o.Threads }
+	rest := o.Questions
+	for i := range parts {
+		part := o
+		part.Sockets, part.Outstanding = share(o.Sockets, i), share(o.Outstanding, i)
+		part.Questions = rest
+		if i < o.Threads-1 {
+			size := 0
+			for size < len(o.Questions)/o.Threads {
+				size += 2 + int(binary.BigEndian.Uint16(rest[size:]))
+			}
+			part.Questions, rest = rest[:size], rest[size:]
+		}
+		parts[i] = part
+	}
+	return parts
+}
+
+// onThread asks on a thread of its own.
+func (g *generator) onThread(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	// Sleep as long as asked, not 50 µs longer (prctl(2)).
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
-		return nil, fmt.Errorf("setting the timer slack: %w", err)
+		return fmt.Errorf("setting the timer slack: %w", err)
 	}
-	g := &generator{o: o}
 	defer g.close()
 	if err := g.open(); err != nil {
-		return nil, err
+		return err
 	}
-	if err := g.run(ctx); err != nil {
-		return nil, err
-	}
-	g.finish()
-	return &g.result, nil
+	return g.run(ctx)
+}
+
+// add enters what another has measured at the same time.
+func (g *generator) add(o *generator) {
+	g.result.Sent += o.result.Sent
+	g.result.Lost += o.result.Lost
+	g.result.Failed += o.result.Failed
+	g.result.Elapsed = max(g.result.Elapsed, o.result.Elapsed)
+	g.latencies = append(g.latencies, o.latencies...)
 }
 
 func (g *generator) open() error {

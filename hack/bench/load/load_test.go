@@ -130,6 +130,33 @@ func TestOutstanding(t *testing.T) {
 	}
 }
 
+// Several threads are one load: nobody asks what another does.
+func TestThreads(t *testing.T) {
+	o := Options{
+		Server: server(t, 0, 0, 0), Questions: bytes.Repeat(questions(t), 50), Sockets: 5, Duration: 300 * time.Millisecond,
+		Outstanding: 11, Threads: 3,
+	}
+	var all []byte
+	sockets, outstanding := 0, 0
+	for i, part := range o.split() {
+		if part.Sockets < 1 || part.Outstanding < part.Sockets || len(part.Questions) < len(o.Questions)/4 {
+			t.Errorf("thread %d has %d sockets, %d questions under way and %d octets", i, part.Sockets, part.Outstanding, len(part.Questions))
+		}
+		all = append(all, part.Questions...)
+		sockets, outstanding = sockets+part.Sockets, outstanding+part.Outstanding
+	}
+	if !bytes.Equal(all, o.Questions) || sockets != o.Sockets || outstanding != o.Outstanding {
+		t.Errorf("the threads have %d sockets, %d questions under way and %d octets", sockets, outstanding, len(all))
+	}
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Answered < 100 || r.Answered != r.Sent || r.Lost != 0 || r.P50 <= 0 || r.Max < r.P999 {
+		t.Errorf("%+v, want an answer for every question", r)
+	}
+}
+
 func TestLost(t *testing.T) {
 	r, err := Run(t.Context(), Options{
 		Server: server(t, 0, 5, 2), Questions: questions(t), Sockets: 2, Duration: 300 * time.Millisecond, Rate: 500,
@@ -143,7 +170,14 @@ func TestLost(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for _, o := range []Options{{}, {Questions: []byte{0, 1, 0}, Sockets: 4, Outstanding: 2}} {
+	one := []byte{0, 1, 0}
+	for _, o := range []Options{
+		{},
+		{Questions: one, Sockets: 4, Outstanding: 2},
+		{Questions: one, Sockets: 4, Outstanding: 4, Threads: 5},
+		{Questions: one, Sockets: 4, Outstanding: 4, Threads: 2},
+		{Questions: one, Sockets: 4, Rate: 4, Threads: 2},
+	} {
 		if _, err := Run(t.Context(), o); err == nil {
 			t.Errorf("Run(%+v) succeeded", o)
 		}

@@ -769,7 +769,7 @@ func (x *explanation) slices(s *Service, d cluster.Description, leftOut func(can
 			s.Endpoints++
 			c := candidateEndpoint{DescribedEndpoint: e, addr: e.Addr, label: e.Hostname, ports: slice.Ports}
 			if c.label == "" {
-				c.label = treecache.SystemLabel(e.Addr.String())
+				c.label = treecache.AddressLabel(e.Addr)
 			}
 			shown := Endpoint{Address: e.Addr.String(), Hostname: e.Hostname, Ready: e.Ready}
 			if d.Headless && (e.Ready || d.PublishNotReady) {

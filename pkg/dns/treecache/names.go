@@ -1,6 +1,7 @@
 package treecache
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -89,17 +90,28 @@ func ReverseName(addr netip.Addr) string {
 // FNV-1a of 32 bits over how Go prints a msg.Service with the address.
 //
 // host is an address in its canonical text, or an external name.
-func SystemLabel(host string) string {
-	h := fnv1a("&{" + host + " 0 10 10  false 30 0  }")
-	return fmt.Sprintf("%x", strconv.FormatUint(uint64(h), 16))
+func SystemLabel[T ~string | ~[]byte](host T) string {
+	h := uint32(2166136261)
+	h = fnv1a(h, "&{")
+	h = fnv1a(h, host)
+	h = fnv1a(h, " 0 10 10  false 30 0  }")
+	var digits [8]byte
+	var label [16]byte
+	return string(hex.AppendEncode(label[:0], strconv.AppendUint(digits[:0], uint64(h), 16)))
 }
 
-func fnv1a(s string) uint32 {
-	h := uint32(2166136261)
+// fnv1a goes on with the hash h.
+func fnv1a[T ~string | ~[]byte](h uint32, s T) uint32 {
 	for i := range len(s) {
 		h = (h ^ uint32(s[i])) * 16777619
 	}
 	return h
+}
+
+// AddressLabel is SystemLabel of an address.
+func AddressLabel(addr netip.Addr) string {
+	var text [64]byte
+	return SystemLabel(addr.AppendTo(text[:0]))
 }
 
 // ParsePodLabel is the address that a dashed label stands for: "10-244-0-7",

@@ -184,15 +184,7 @@ func (r *Records) Family() (ipv4, ipv6 int) { return r.count.A, r.count.AAAA }
 // marks what repeats.
 func (r *Records) Sort() {
 	slices.SortFunc(r.Addresses, compareAddresses)
-	if len(r.Addresses) == 1 {
-		r.Addresses[0].Repeated = false
-	} else {
-		seen := make(map[netip.Addr]struct{}, len(r.Addresses))
-		for i := range r.Addresses {
-			_, r.Addresses[i].Repeated = seen[r.Addresses[i].Addr]
-			seen[r.Addresses[i].Addr] = struct{}{}
-		}
-	}
+	markRepeated(r.Addresses)
 	slices.SortFunc(r.Ports, func(a, b Port) int {
 		return cmp.Or(strings.Compare(a.Protocol, b.Protocol), strings.Compare(a.Name, b.Name))
 	})
@@ -200,6 +192,26 @@ func (r *Records) Sort() {
 		slices.SortFunc(r.Ports[i].SRVs, CompareSRVs)
 	}
 	slices.SortFunc(r.SRVs, CompareSRVs)
+}
+
+// fewAddresses are compared with each other sooner than entered into a map.
+const fewAddresses = 32
+
+// markRepeated sets Repeated.
+func markRepeated(addresses []Address) {
+	if len(addresses) <= fewAddresses {
+		for i := range addresses {
+			a := &addresses[i]
+			a.Repeated = slices.ContainsFunc(addresses[:i], func(b Address) bool { return b.Addr == a.Addr })
+		}
+		return
+	}
+	seen := make(map[netip.Addr]struct{}, len(addresses))
+	for i := range addresses {
+		a := &addresses[i]
+		_, a.Repeated = seen[a.Addr]
+		seen[a.Addr] = struct{}{}
+	}
 }
 
 // CompareSRVs is the order of SRV records.

@@ -386,6 +386,24 @@ func TestRecords(t *testing.T) {
 	}
 }
 
+// What repeats is marked whether there are few addresses or many.
+func TestMarkRepeated(t *testing.T) {
+	for _, n := range []int{0, 1, 2, 3, fewAddresses, fewAddresses + 1, 3 * fewAddresses} {
+		var all []Address
+		for i := range n {
+			all = append(all, Address{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i * i % 50)}), Repeated: i%2 == 0})
+		}
+		markRepeated(all)
+		seen := map[netip.Addr]bool{}
+		for i, a := range all {
+			if a.Repeated != seen[a.Addr] {
+				t.Errorf("address %d of %d, %v: Repeated is %v", i, n, a.Addr, a.Repeated)
+			}
+			seen[a.Addr] = true
+		}
+	}
+}
+
 // TestSerial: it grows with every change and with nothing else, and follows
 // the clock (RFC 1982).
 func TestSerial(t *testing.T) {

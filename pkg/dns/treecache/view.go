@@ -99,7 +99,7 @@ func (r *Records) view(n *Node, below, zone string, ttl uint32) bool {
 		a := &r.Addresses[i]
 		if below == "" || below == a.Label {
 			found = true
-			n.add(cmp.Or(a.Label, SystemLabel(a.Addr.String())), r.addressService(a, zone, ttl))
+			n.add(cmp.Or(a.Label, AddressLabel(a.Addr)), r.addressService(a, zone, ttl))
 		}
 	}
 	if r.Target != "" && below == "" {
