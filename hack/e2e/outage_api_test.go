@@ -36,7 +36,7 @@ func TestAPIServerFaults(t *testing.T) {
 	gone := func(event bool) (begin, end func(*rig)) {
 		expired := &harness.Fault{Status: http.StatusGone, Reason: metav1.StatusReasonExpired}
 		return func(r *rig) {
-				r.api.SetPageSize(2)
+				r.api.SetPageSize(1) // there may be two slices in all
 				r.api.SetFault(func(q harness.APIRequest) *harness.Fault {
 					if q.Watch {
 						return &harness.Fault{Status: http.StatusGone, Reason: metav1.StatusReasonExpired, Event: event}

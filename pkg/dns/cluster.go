@@ -99,7 +99,7 @@ func follow[T keptObject](ctx context.Context, c *cluster, client rest.Interface
 		},
 		WatchFuncWithContext: l.watch,
 	}
-	reflector := cache.NewReflectorWithOptions(pagedListWatch{lw}, &received[T]{}, reflected[T]{k}, cache.ReflectorOptions{Name: r.name})
+	reflector := cache.NewReflectorWithOptions(pagedListWatch{lw}, &received[T]{}, reflected[T]{k}, cache.ReflectorOptions{Name: r.name, TypeDescription: r.name})
 	apiclient.Reflect(ctx, reflector, apiclient.ReflectorBackoff(), l.watchFailed)
 }
 
