@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/miekg/dns"
@@ -50,6 +51,14 @@ func (b *bench) situations() []situation {
 		{situationSpread, &fakeapi.Change{Services: headless, Every: 5 * time.Millisecond}, false},
 		{situationBig, &fakeapi.Change{Services: []int{big}, Every: 100 * time.Millisecond}, true},
 	}
+}
+
+// goOn has the next load begin with the Service behind those that n changes
+// were of: one of a second does not come to all of them.
+func (s *situation) goOn(n int) {
+	services := s.change.Services
+	n %= len(services)
+	s.change.Services = slices.Concat(services[n:], services[:n])
 }
 
 // The ratios that are wanted are finer than what one load tells, and a longer
@@ -105,11 +114,12 @@ func (b *bench) changes(ctx context.Context, p peer, round int) (err error) {
 	b.results.addChange(p.Name, quiet.Name, before)
 	list := b.situations()
 	for i := range changePairs * b.o.Seconds * len(list) {
-		s := list[(i+round)%len(list)]
-		run, err := measure(s)
+		s := &list[(i+round)%len(list)]
+		run, err := measure(*s)
 		if err != nil {
 			return err
 		}
+		s.goOn(run.Changes)
 		after, err := measure(quiet)
 		if err != nil {
 			return err

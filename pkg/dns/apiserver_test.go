@@ -40,6 +40,7 @@ type apiServer struct {
 	watches  map[string]int                       // open ones, by resource
 	lists    map[string]int                       // lists answered to their end, by resource
 	pageSize int                                  // how many objects a page has at the most
+	instead  func(http.ResponseWriter)            // answers everything, where set
 	listing  func(resource string, from int)      // called, where set, after a page that has others after it; s is locked
 }
 
@@ -170,8 +171,12 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	w.Header().Set("Content-Type", "application/json")
 	s.mu.Lock()
-	code := s.failures[resource]
+	code, instead := s.failures[resource], s.instead
 	s.mu.Unlock()
+	if instead != nil {
+		instead(w)
+		return
+	}
 	if code != 0 {
 		fail(w, code, resource)
 		return

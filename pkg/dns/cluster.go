@@ -50,6 +50,7 @@ type cluster struct {
 const (
 	resourceServices = "services"
 	resourceSlices   = "endpointslices"
+	resourceNodes    = "nodes"
 )
 
 // NewCluster makes a KubeDNS of an API server's Services and EndpointSlices,
@@ -90,7 +91,7 @@ func NewCluster(o Options, core, discovery rest.Interface) *KubeDNS {
 func follow[T keptObject](ctx context.Context, c *cluster, client rest.Interface, r resource[T], k *kept[T]) {
 	l := &lister{
 		cluster: c, resource: r.name, client: client,
-		once:   func(ctx context.Context) (string, error) { return list(ctx, c, client, r, k) },
+		once:   func(ctx context.Context) (string, error) { return listPages(ctx, c, client, r, k) },
 		events: func(ctx context.Context, body io.ReadCloser) watch.Interface { return watchEvents(ctx, c, r, body) },
 	}
 	lw := &cache.ListWatch{
@@ -126,32 +127,29 @@ func nextPage(last, weight int) int {
 	return min(max(last*pageWeight/max(weight, 1), 10), largestPage)
 }
 
-// list lists in pages, so that no more than one is ever there as it came, and
+// listPages lists in pages, so that no more than one is ever there as it came, and
 // returns the list's version. The list is the newest there is: to be content
 // with an older one (ResourceVersion 0) would have the API server ignore the
 // limit.
-func list[T keptObject](ctx context.Context, c *cluster, client rest.Interface, r resource[T], k *kept[T]) (version string, err error) {
+func listPages[T keptObject](ctx context.Context, c *cluster, client rest.Interface, r resource[T], k *kept[T]) (version string, err error) {
 	first := k.begin()
 	defer c.thrift(!first)()
 	o := metav1.ListOptions{Limit: firstPage}
 	for {
 		result := client.Get().Resource(r.name).VersionedParams(&o, metav1.ParameterCodec).MaxRetries(0).Do(ctx)
-		if err := result.Error(); err != nil {
-			return "", err
-		}
 		page, err := result.Raw()
 		if err != nil {
-			return "", err
+			return "", result.Error()
 		}
-		c.heard(r.name)
 		weight := 0
-		meta, err := r.list(page, func(t T) {
+		meta, err := r.decodeList(page, func(t T) {
 			weight += t.weight()
 			k.put(t)
 		})
 		if err != nil {
 			return "", err
 		}
+		c.heard(r.name)
 		if o.Continue = meta.Continue; o.Continue != "" {
 			o.Limit = int64(nextPage(int(o.Limit), weight))
 			continue

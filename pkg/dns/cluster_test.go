@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -439,4 +440,36 @@ func TestProgrammingDuration(t *testing.T) {
 	eventually(t, "headless is measured", func() bool {
 		return metric(t, registry, "kubedns_dns_programming_duration_seconds", "headless") > before
 	})
+}
+
+// TestNoAPIServer: what answers in place of an API server, kindly and with 200,
+// is no contact, and takes nothing away.
+func TestNoAPIServer(t *testing.T) {
+	t.Parallel()
+	s := newAPIServer(t, 1000)
+	services, _ := parseObjects(t, `{kind: Service, metadata: {name: web}, spec: {clusterIP: 192.0.2.1}}`)
+	s.set(services[0])
+	kd := s.kubeDNS(t)
+	start(t, kd)
+	eventually(t, "the records are complete", kd.HasSynced)
+	c := kd.source.(*cluster)
+	var asked atomic.Int64
+	s.do(func() {
+		s.instead = func(w http.ResponseWriter) {
+			asked.Add(1)
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"status": "ok"}`) // whoever asked may be gone
+		}
+		s.restart()
+	})
+	eventually(t, "both were asked again", func() bool { return asked.Load() > 3 })
+	before := c.lastContact()
+	asked.Store(0)
+	eventually(t, "both were asked again", func() bool { return asked.Load() > 3 })
+	if now := c.lastContact(); now != before {
+		t.Errorf("contact at %v and at %v", before, now)
+	}
+	if !strings.Contains(zoneText(kd.Tree()), "192.0.2.1") {
+		t.Error("the records are gone")
+	}
 }

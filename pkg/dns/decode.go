@@ -2,16 +2,19 @@ package dns
 
 import (
 	"bytes"
-	"encoding/json"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/json"
 )
 
 // What the API server sends is decoded straight into what is kept. Client-go's
@@ -22,30 +25,30 @@ import (
 // the files generated.proto in k8s.io/api and k8s.io/apimachinery. JSON is
 // there for one that cannot, and need not be fast.
 
-// A resource is one that is followed: its name in paths, and how what is kept
-// of an object is made of its encoding.
+// A resource is one that is followed: its name in paths, its objects' kind, and
+// how what is kept of an object is made of its encoding.
 type resource[T keptObject] struct {
-	name               string
+	name, kind         string
 	protobuf, fromJSON func([]byte) (T, error)
 }
 
 func servicesResource() resource[*service] {
-	return resource[*service]{resourceServices, decodeService, trimJSON(trimService)}
+	return resource[*service]{resourceServices, "Service", decodeService, trimJSON(trimService)}
 }
 
 func slicesResource() resource[*slice] {
-	return resource[*slice]{resourceSlices, decodeSlice, trimJSON(trimSlice)}
+	return resource[*slice]{resourceSlices, "EndpointSlice", decodeSlice, trimJSON(trimSlice)}
 }
 
 func nodesResource() resource[*node] {
-	return resource[*node]{"nodes", decodeNode, trimJSON(trimNode)}
+	return resource[*node]{resourceNodes, "Node", decodeNode, trimJSON(trimNode)}
 }
 
 // trimJSON makes a decoder of JSON.
 func trimJSON[A, T any](trim func(*A) T) func([]byte) (T, error) {
 	return func(data []byte) (T, error) {
 		a := new(A)
-		err := json.Unmarshal(data, a)
+		err := json.UnmarshalCaseSensitivePreserveInts(data, a)
 		return trim(a), err
 	}
 }
@@ -53,40 +56,62 @@ func trimJSON[A, T any](trim func(*A) T) func([]byte) (T, error) {
 // kindStatus is what stands in place of a list or object that there is not.
 const kindStatus = "Status"
 
-// list decodes a page of a list and calls each with each object. It is an error
-// of the API's where the page is a Status.
-func (r resource[T]) list(page []byte, each func(T)) (metav1.ListMeta, error) {
+// decodeList decodes a page of a list and calls each with each object. Where
+// the page is a Status the error is the API's. What is no list of the
+// resource's, such as the friendly words of whatever stands before the API
+// server, is an error: as an empty list it would take away every record.
+func (r resource[T]) decodeList(page []byte, each func(T)) (meta metav1.ListMeta, err error) {
 	if bytes.HasPrefix(page, magic) {
-		return r.protobufList(page, each)
+		meta, err = r.protobufList(page, each)
+	} else {
+		meta, err = r.jsonList(page, each)
 	}
+	if err == nil && meta.ResourceVersion == "" {
+		err = errors.New("no resource version")
+	}
+	if err != nil {
+		err = fmt.Errorf("in a list of %s: %w", r.name, err)
+	}
+	return meta, err
+}
+
+func (r resource[T]) jsonList(page []byte, each func(T)) (metav1.ListMeta, error) {
 	var list struct {
-		Kind     string            `json:"kind"`
-		Metadata metav1.ListMeta   `json:"metadata"`
-		Items    []json.RawMessage `json:"items"`
+		Kind     string               `json:"kind"`
+		Metadata metav1.ListMeta      `json:"metadata"`
+		Items    []stdjson.RawMessage `json:"items"`
 	}
-	if err := json.Unmarshal(page, &list); err != nil {
-		return metav1.ListMeta{}, fmt.Errorf("in a list of %s: %w", r.name, err)
+	if err := json.UnmarshalCaseSensitivePreserveInts(page, &list); err != nil {
+		return metav1.ListMeta{}, err
 	}
 	if list.Kind == kindStatus {
-		return metav1.ListMeta{}, statusOfJSON(page)
+		return metav1.ListMeta{}, statusError(statusFromJSON(page))
+	}
+	if err := checkKind(list.Kind, r.kind+"List"); err != nil {
+		return metav1.ListMeta{}, err
 	}
 	for _, item := range list.Items {
 		t, err := r.fromJSON(item)
 		if err != nil {
-			return metav1.ListMeta{}, fmt.Errorf("in a list of %s: %w", r.name, err)
+			return metav1.ListMeta{}, err
 		}
 		each(t)
 	}
 	return list.Metadata, nil
 }
 
-func (r resource[T]) protobufList(page []byte, each func(T)) (metav1.ListMeta, error) {
-	var meta metav1.ListMeta
+func (r resource[T]) protobufList(page []byte, each func(T)) (meta metav1.ListMeta, err error) {
 	kind, object, err := unwrap(page)
-	if err == nil && string(kind) == kindStatus {
-		return meta, statusOf(object)
+	if err != nil {
+		return meta, err
 	}
-	m := message{rest: object, err: err}
+	if string(kind) == kindStatus {
+		return meta, statusError(decodeStatus(object))
+	}
+	if err := checkKind(kind, r.kind+"List"); err != nil {
+		return meta, err
+	}
+	m := message{rest: object}
 	for m.next() {
 		switch m.field {
 		case 1: // metadata
@@ -98,25 +123,37 @@ func (r resource[T]) protobufList(page []byte, each func(T)) (metav1.ListMeta, e
 			}
 		}
 	}
-	if m.err != nil {
-		return meta, fmt.Errorf("in a list of %s: %w", r.name, m.err)
-	}
-	return meta, nil
+	return meta, m.err
 }
 
-// statusOf is the error that a Status stands for.
-func statusOf(object []byte) error {
-	status := &metav1.Status{}
-	if err := status.Unmarshal(object); err != nil {
-		return fmt.Errorf("in a Status: %w", err)
+// checkKind is an error where an object is not of the kind that it should be.
+func checkKind[T ~string | ~[]byte](kind T, want string) error {
+	if string(kind) != want {
+		return fmt.Errorf("an object of kind %q in place of %s", kind, want)
 	}
-	return apierrors.FromObject(status)
+	return nil
 }
 
-func statusOfJSON(object []byte) error {
+func decodeStatus(object []byte) (*metav1.Status, error) {
 	status := &metav1.Status{}
-	if err := json.Unmarshal(object, status); err != nil {
-		return fmt.Errorf("in a Status: %w", err)
+	if status.Unmarshal(object) != nil {
+		return nil, fmt.Errorf("in a Status: %w", errMalformed)
+	}
+	return status, nil
+}
+
+func statusFromJSON(object []byte) (*metav1.Status, error) {
+	status := &metav1.Status{}
+	if err := json.UnmarshalCaseSensitivePreserveInts(object, status); err != nil {
+		return nil, fmt.Errorf("in a Status: %w", err)
+	}
+	return status, nil
+}
+
+// statusError is the error that a Status stands for.
+func statusError(status *metav1.Status, err error) error {
+	if err != nil {
+		return err
 	}
 	return apierrors.FromObject(status)
 }
@@ -184,10 +221,13 @@ func (m *message) fail(err error) {
 	if m.err == nil {
 		m.err = err
 	}
+	if errors.Is(m.err, io.ErrUnexpectedEOF) {
+		m.err = errMalformed
+	}
 }
 
-// errMalformed is not protowire's, one of which is io.ErrUnexpectedEOF: that
-// would be the end of a connection.
+// errMalformed stands for the errors of protowire and of the API's own types,
+// one of which is io.ErrUnexpectedEOF: that would be the end of a connection.
 var errMalformed = errors.New("malformed protobuf")
 
 var errWireType = errors.New("a field has another type than it should")
@@ -347,7 +387,7 @@ func decodeSlice(data []byte) (*slice, error) {
 	if m.err != nil || !t.hasAddresses() {
 		return t, m.err
 	}
-	t.endpoints = make([]endpoint, 0, endpoints) // each has one address, but for one in a thousand
+	t.endpoints = make([]endpoint, 0, endpoints) // hardly any has several addresses
 	m = message{rest: data}
 	for m.next() {
 		switch m.field {
@@ -373,7 +413,6 @@ func addressType(b []byte) discoveryv1.AddressType {
 
 func (s *slice) decodeEndpoint(data []byte) error {
 	q := endpoint{ready: true}
-	var hostname []byte
 	var room [2][]byte
 	addresses := room[:0]
 	m := message{rest: data}
@@ -390,7 +429,7 @@ func (s *slice) decodeEndpoint(data []byte) error {
 			}
 			m.fail(c.err)
 		case 3:
-			hostname = m.bytes()
+			q.hostname = strings.ToLower(m.string())
 		case 4: // targetRef
 			r := message{rest: m.bytes()}
 			for r.next() {
@@ -401,7 +440,6 @@ func (s *slice) decodeEndpoint(data []byte) error {
 			m.fail(r.err)
 		}
 	}
-	q.hostname = string(bytes.ToLower(hostname))
 	for _, a := range addresses {
 		if addr, err := netip.ParseAddr(string(a)); err == nil {
 			s.addEndpoint(q, addr)

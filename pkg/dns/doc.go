@@ -5,6 +5,6 @@
 // server.
 //
 // How questions arrive and answers are written is left to package server,
-// configuration to package config. KubeDNS.Run starts the goroutines: two
-// reflectors' and one worker.
+// configuration to package config. KubeDNS.Run starts the goroutines: for each
+// resource a reflector's and one that reads its watch, and one worker.
 package dns

@@ -32,45 +32,46 @@ func (r *received[T]) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// largestEvent is how long an event may be, as for client-go: what claims to be
-// longer is none.
+// largestEvent is how long an event in protobuf may be, as for client-go: what
+// claims to be longer is none.
 const largestEvent = 16 << 20 // octets
 
 var errLargeEvent = errors.New("an event is longer than 16 MiB")
 
-// events reads the response to a watch, and tells the cluster what comes. It is
-// a watch.Decoder.
-type events[T keptObject] struct {
+// eventReader reads the response to a watch, and tells the cluster what comes.
+// It is a watch.Decoder.
+type eventReader[T keptObject] struct {
 	ctx      context.Context //nolint:containedctx // the request's
 	cluster  *cluster
 	resource resource[T]
 	body     io.Closer
 	in       *bufio.Reader
-	json     *json.Decoder // where the API server speaks that
-	frame    []byte        // the last event
-	begun    bool          // there was an event
-	closed   atomic.Bool
+	// next reads an event as the API server encodes it; nil before the first.
+	next   func() (watch.EventType, runtime.Object, error)
+	frame  []byte // the last event in protobuf
+	begun  bool   // there was an event
+	closed atomic.Bool
 }
 
 // watchEvents makes a watch of the response to one, which the watch closes when
 // it ends.
 func watchEvents[T keptObject](ctx context.Context, c *cluster, r resource[T], body io.ReadCloser) watch.Interface {
 	return watch.NewStreamWatcher(
-		&events[T]{ctx: ctx, cluster: c, resource: r, body: body, in: bufio.NewReader(body)},
+		&eventReader[T]{ctx: ctx, cluster: c, resource: r, body: body, in: bufio.NewReader(body)},
 		apierrors.NewClientErrorReporter(http.StatusInternalServerError, http.MethodGet, "ClientWatchDecoding"),
 	)
 }
 
 // Close implements watch.Decoder.
-func (e *events[T]) Close() {
+func (e *eventReader[T]) Close() {
 	e.closed.Store(true)
 	_ = e.body.Close() // what is read from it fails, if that matters to anybody
 }
 
 // Decode implements watch.Decoder. An event is contact with the API server;
 // that a watch begins is not, as whatever stands before it may accept that.
-func (e *events[T]) Decode() (watch.EventType, runtime.Object, error) {
-	kind, object, err := e.next()
+func (e *eventReader[T]) Decode() (watch.EventType, runtime.Object, error) {
+	kind, object, err := e.event()
 	if err == nil {
 		e.begun = true
 		if kind == watch.Error {
@@ -83,8 +84,10 @@ func (e *events[T]) Decode() (watch.EventType, runtime.Object, error) {
 	if e.closed.Load() || e.ctx.Err() != nil {
 		return "", nil, io.EOF
 	}
-	// The watcher passes on as an event whatever is not just an end.
-	ended := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || utilnet.IsProbableEOF(err) || utilnet.IsTimeout(err)
+	// What is just an end, the watcher keeps to itself; of all else it makes an
+	// event.
+	ended := err == io.EOF || err == io.ErrUnexpectedEOF || //nolint:errorlint // as the watcher has it
+		utilnet.IsProbableEOF(err) || utilnet.IsTimeout(err)
 	switch {
 	case !ended:
 		e.cluster.failed(e.resource.name, err)
@@ -94,60 +97,90 @@ func (e *events[T]) Decode() (watch.EventType, runtime.Object, error) {
 	return "", nil, err
 }
 
-// next is the next event with what its object is.
-func (e *events[T]) next() (watch.EventType, runtime.Object, error) {
-	if e.json == nil {
+func (e *eventReader[T]) event() (watch.EventType, runtime.Object, error) {
+	if e.next == nil {
 		first, err := e.in.Peek(1)
 		if err != nil {
 			return "", nil, err
 		}
-		if first[0] == 0 { // an event in protobuf begins with its length in four octets
-			return e.nextProtobuf()
+		e.next = e.protobuf
+		if first[0] == '{' { // an event in protobuf begins with its length, in four octets
+			in := json.NewDecoder(e.in)
+			e.next = func() (watch.EventType, runtime.Object, error) { return e.json(in) }
 		}
-		e.json = json.NewDecoder(e.in)
 	}
+	return e.next()
+}
+
+func (e *eventReader[T]) json(in *json.Decoder) (watch.EventType, runtime.Object, error) {
 	var event struct {
 		Type   watch.EventType `json:"type"`
 		Object json.RawMessage `json:"object"`
 	}
-	if err := e.json.Decode(&event); err != nil {
+	if err := in.Decode(&event); err != nil {
 		return "", nil, err
 	}
-	if event.Type == watch.Error {
-		status := &metav1.Status{}
-		err := json.Unmarshal(event.Object, status)
-		return event.Type, status, err
+	var object metav1.TypeMeta
+	if err := json.Unmarshal(event.Object, &object); err != nil {
+		return e.received(event.Type, nil, err)
 	}
-	t, err := e.resource.fromJSON(event.Object)
-	return e.event(event.Type, t, err)
+	if event.Type == watch.Error {
+		return e.status(object.Kind, event.Object, statusFromJSON)
+	}
+	return e.object(event.Type, object.Kind, event.Object, e.resource.fromJSON)
 }
 
-func (e *events[T]) nextProtobuf() (watch.EventType, runtime.Object, error) {
+func (e *eventReader[T]) protobuf() (watch.EventType, runtime.Object, error) {
 	if err := e.read(); err != nil {
 		return "", nil, err
 	}
-	kind, object, err := decodeEvent(e.frame)
+	kind, of, data, err := decodeEvent(e.frame)
 	if err != nil {
-		return "", nil, fmt.Errorf("in an event: %w", err)
+		return e.received(kind, nil, err)
 	}
 	if kind == watch.Error {
-		status := &metav1.Status{}
-		err := status.Unmarshal(object)
-		return kind, status, err
+		return e.status(string(of), data, decodeStatus)
 	}
-	t, err := e.resource.protobuf(object)
-	return e.event(kind, t, err)
+	return e.object(kind, string(of), data, e.resource.protobuf)
 }
 
-func (e *events[T]) event(kind watch.EventType, t T, err error) (watch.EventType, runtime.Object, error) {
+// object is the event with what is kept of its object.
+func (e *eventReader[T]) object(kind watch.EventType, of string, data []byte, decode func([]byte) (T, error)) (watch.EventType, runtime.Object, error) {
+	if err := checkKind(of, e.resource.kind); err != nil {
+		return e.received(kind, nil, err)
+	}
+	t, err := decode(data)
+	switch {
+	case err != nil:
+	case kind != watch.Added && kind != watch.Modified && kind != watch.Deleted && kind != watch.Bookmark:
+		err = fmt.Errorf("of type %q", kind)
+	case t.version() == "":
+		err = errors.New("no resource version")
+	default:
+		return kind, &received[T]{ObjectMeta: metav1.ObjectMeta{ResourceVersion: t.version()}, kept: t}, nil
+	}
+	return e.received(kind, nil, err)
+}
+
+// status is the event of an error.
+func (e *eventReader[T]) status(of string, data []byte, decode func([]byte) (*metav1.Status, error)) (watch.EventType, runtime.Object, error) {
+	if err := checkKind(of, kindStatus); err != nil {
+		return e.received(watch.Error, nil, err)
+	}
+	status, err := decode(data)
+	return e.received(watch.Error, status, err)
+}
+
+// received is the event, or the error that says that it is none.
+func (e *eventReader[T]) received(kind watch.EventType, object runtime.Object, err error) (watch.EventType, runtime.Object, error) {
 	if err != nil {
 		return "", nil, fmt.Errorf("in an event: %w", err)
 	}
-	return kind, &received[T]{ObjectMeta: metav1.ObjectMeta{ResourceVersion: t.version()}, kept: t}, nil
+	return kind, object, nil
 }
 
 // read reads a frame: its length in four octets, and what is as long as that.
-func (e *events[T]) read() error {
+func (e *eventReader[T]) read() error {
 	var length [4]byte
 	if _, err := io.ReadFull(e.in, length[:]); err != nil {
 		return err
@@ -160,15 +193,16 @@ func (e *events[T]) read() error {
 		e.frame = make([]byte, n)
 	}
 	e.frame = e.frame[:n]
-	if _, err := io.ReadFull(e.in, e.frame); err != nil {
+	_, err := io.ReadFull(e.in, e.frame)
+	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}
-	return nil
+	return err
 }
 
-// decodeEvent reads a WatchEvent: its type, and the object in it without its
-// envelope, which is a part of frame.
-func decodeEvent(frame []byte) (kind watch.EventType, object []byte, err error) {
+// decodeEvent reads a WatchEvent: its type, and the object in it with its kind
+// and without its envelope. Both are parts of frame.
+func decodeEvent(frame []byte) (kind watch.EventType, of, object []byte, err error) {
 	m := message{rest: frame}
 	for m.next() {
 		switch m.field {
@@ -178,15 +212,15 @@ func decodeEvent(frame []byte) (kind watch.EventType, object []byte, err error) 
 			r := message{rest: m.bytes()}
 			for r.next() {
 				if r.field == 1 {
-					_, o, err := unwrap(r.bytes())
+					var err error
+					of, object, err = unwrap(r.bytes())
 					r.fail(err)
-					object = o
 				}
 			}
 			m.fail(r.err)
 		}
 	}
-	return kind, object, m.err
+	return kind, of, object, m.err
 }
 
 // eventType makes nothing anew for the usual ones.

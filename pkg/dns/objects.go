@@ -123,7 +123,7 @@ func trimService(s *corev1.Service) *service {
 	if len(s.Spec.Ports) > 0 {
 		t.ports = make([]port, len(s.Spec.Ports))
 		for i, p := range s.Spec.Ports {
-			t.ports[i] = port{strings.Clone(p.Name), protocolOf(p.Protocol), uint16(p.Port)}
+			t.ports[i] = port{p.Name, protocolOf(p.Protocol), uint16(p.Port)}
 		}
 	}
 	return t
@@ -197,11 +197,11 @@ func (s *slice) addEndpoint(q endpoint, addr netip.Addr) {
 
 func protocolOf[T ~string | ~[]byte](p T) corev1.Protocol {
 	switch string(p) {
-	case "UDP":
+	case string(corev1.ProtocolUDP):
 		return corev1.ProtocolUDP
-	case "SCTP":
+	case string(corev1.ProtocolSCTP):
 		return corev1.ProtocolSCTP
-	case "TCP", "":
+	case string(corev1.ProtocolTCP), "":
 		return corev1.ProtocolTCP
 	}
 	return corev1.Protocol(p)

@@ -136,19 +136,19 @@ func (l *lister) watch(ctx context.Context, o metav1.ListOptions) (watch.Interfa
 }
 
 // begin begins a watch, which is not to be from a version that is yet to come.
+// A connection that ends before the response is an error, as one that is
+// refused: what comes next is a list.
 func (l *lister) begin(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	body, err := l.client.Get().Resource(l.resource).VersionedParams(&o, metav1.ParameterCodec).MaxRetries(0).Stream(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w := l.events(ctx, body)
 	if listed := l.version.Load(); listed == nil || *listed != o.ResourceVersion {
 		if err := apiclient.CheckVersion(ctx, l.client, "", l.resource, o); err != nil {
-			w.Stop()
-			return nil, err
+			return nil, errors.Join(err, body.Close())
 		}
 	}
-	return w, nil
+	return l.events(ctx, body), nil
 }
 
 // watchFailed is told by the reflector why it lists anew.

@@ -59,6 +59,7 @@ type Server struct {
 	mu         sync.Mutex
 	version    uint64
 	stores     map[string]*store // by path
+	closed     bool
 	slices     []*discoveryv1.EndpointSlice
 	firstSlice []int       // by Service, the number of its first slice; -1 without
 	listed     []time.Time // when an initial list had been read, one for each path and watcher
@@ -81,7 +82,10 @@ type watcher struct {
 
 // writeTimeout is how long a watcher may leave what is sent to it, at the
 // least; then it is dropped and has to list anew, as with a real API server.
-const writeTimeout = 2 * time.Second
+const (
+	writeTimeout   = 2 * time.Second
+	initialTimeout = 30 * time.Second // for the whole list
+)
 
 // New makes the server of c and listens on a free port of 127.0.0.1; it serves
 // until Close.
@@ -108,6 +112,7 @@ func New(c *cluster.Cluster) (*Server, error) {
 func (s *Server) Close() error {
 	err := s.http.Close()
 	s.mu.Lock()
+	s.closed = true
 	for _, st := range s.stores {
 		for w := range st.watchers {
 			st.drop(w)
@@ -187,7 +192,7 @@ func (s *Server) fill() error {
 	return nil
 }
 
-// encode encodes an object as an API server does: "k8s", 0, apiruntime.Unknown.
+// encode encodes an object as an API server does: "k8s", 0, runtime.Unknown.
 func (s *Server) encode(gvk schema.GroupVersionKind, o apiruntime.Object) ([]byte, error) {
 	o.GetObjectKind().SetGroupVersionKind(gvk)
 	data, err := apiruntime.Encode(s.encoder, o)
@@ -422,11 +427,16 @@ func (s *Server) begin(wr *watcher, st *store, initial bool, version string) err
 		return s.refuse(wr, head)
 	}
 	var events [][]byte
-	var err error
-	if initial {
+	err := wr.conn.SetWriteDeadline(time.Now().Add(initialTimeout))
+	if s.closed {
+		err = http.ErrServerClosed
+	}
+	if initial && err == nil {
 		events, err = s.initialEvents(st)
 	}
-	st.watchers[wr] = struct{}{}
+	if err == nil {
+		st.watchers[wr] = struct{}{}
+	}
 	s.mu.Unlock()
 	if err != nil {
 		return err

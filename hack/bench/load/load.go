@@ -2,9 +2,10 @@
 // answer takes: at a fixed rate that does not wait for answers, or as fast as
 // a number of outstanding questions allows.
 //
-// Each thread asks its own questions on its own sockets. The time of a question is when it is given to the
-// kernel, the time of an answer when the kernel received it (SO_TIMESTAMPNS,
-// socket(7)), so that what this program is late does not count.
+// Each thread asks its own questions on its own sockets. The time of a question
+// is when it is given to the kernel, the time of an answer when the kernel
+// received it (SO_TIMESTAMPNS, socket(7)), so that what this program is late
+// does not count.
 package load
 
 import (
@@ -126,22 +127,21 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	return &all.result, nil
 }
 
-// split is what each thread has to do.
+// split is what each thread has to do; a thread may have no questions, where
+// there are hardly any.
 func (o Options) split() []Options {
 	parts := make([]Options, o.Threads)
-	share := func(total, i int) int { return total*(i+1)/o.Threads - total*i/o.Threads }
 	rest := o.Questions
 	for i := range parts {
 		part := o
-		part.Sockets, part.Outstanding = share(o.Sockets, i), share(o.Outstanding, i)
-		part.Questions = rest
-		if i < o.Threads-1 {
-			size := 0
-			for size < len(o.Questions)/o.Threads {
-				size += 2 + int(binary.BigEndian.Uint16(rest[size:]))
-			}
-			part.Questions, rest = rest[:size], rest[size:]
+		first, last := o.Sockets*i/o.Threads, o.Sockets*(i+1)/o.Threads
+		part.Sockets = last - first
+		part.Outstanding = o.Outstanding*last/o.Sockets - o.Outstanding*first/o.Sockets
+		size := 0
+		for size < len(rest) && (size < len(o.Questions)/o.Threads || i == o.Threads-1) {
+			size += 2 + int(binary.BigEndian.Uint16(rest[size:]))
 		}
+		part.Questions, rest = rest[:size], rest[size:]
 		parts[i] = part
 	}
 	return parts

@@ -136,17 +136,21 @@ func TestThreads(t *testing.T) {
 		Server: server(t, 0, 0, 0), Questions: bytes.Repeat(questions(t), 50), Sockets: 5, Duration: 300 * time.Millisecond,
 		Outstanding: 11, Threads: 3,
 	}
-	var all []byte
-	sockets, outstanding := 0, 0
-	for i, part := range o.split() {
-		if part.Sockets < 1 || part.Outstanding < part.Sockets || len(part.Questions) < len(o.Questions)/4 {
-			t.Errorf("thread %d has %d sockets, %d questions under way and %d octets", i, part.Sockets, part.Outstanding, len(part.Questions))
+	for _, n := range []struct{ sockets, outstanding, threads int }{{5, 11, 3}, {7, 8, 5}, {16, 100, 2}, {4, 4, 4}, {1, 1, 1}} {
+		o := o
+		o.Sockets, o.Outstanding, o.Threads = n.sockets, n.outstanding, n.threads
+		var all []byte
+		sockets, outstanding := 0, 0
+		for i, part := range o.split() {
+			if part.Sockets < 1 || part.Outstanding < part.Sockets || len(part.Questions) < len(o.Questions)/(n.threads+1) {
+				t.Errorf("%v: thread %d has %d sockets, %d questions under way and %d octets", n, i, part.Sockets, part.Outstanding, len(part.Questions))
+			}
+			all = append(all, part.Questions...)
+			sockets, outstanding = sockets+part.Sockets, outstanding+part.Outstanding
 		}
-		all = append(all, part.Questions...)
-		sockets, outstanding = sockets+part.Sockets, outstanding+part.Outstanding
-	}
-	if !bytes.Equal(all, o.Questions) || sockets != o.Sockets || outstanding != o.Outstanding {
-		t.Errorf("the threads have %d sockets, %d questions under way and %d octets", sockets, outstanding, len(all))
+		if !bytes.Equal(all, o.Questions) || sockets != o.Sockets || outstanding != o.Outstanding {
+			t.Errorf("%v: the threads have %d sockets, %d questions under way and %d octets", n, sockets, outstanding, len(all))
+		}
 	}
 	r, err := Run(t.Context(), o)
 	if err != nil {
@@ -176,6 +180,7 @@ func TestOptions(t *testing.T) {
 		{Questions: one, Sockets: 4, Outstanding: 2},
 		{Questions: one, Sockets: 4, Outstanding: 4, Threads: 5},
 		{Questions: one, Sockets: 4, Outstanding: 4, Threads: 2},
+		{Questions: one, Sockets: 4, Outstanding: 4, Threads: 3},
 		{Questions: one, Sockets: 4, Rate: 4, Threads: 2},
 	} {
 		if _, err := Run(t.Context(), o); err == nil {
@@ -190,7 +195,7 @@ func TestTCP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &dns.Server{Listener: l, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+	srv := &dns.Server{Listener: l, MaxTCPQueries: -1, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		m := new(dns.Msg).SetReply(q)
 		for i := range 1500 {
 			m.Answer = append(m.Answer, &dns.A{
