@@ -127,10 +127,10 @@ func nextPage(last, weight int) int {
 	return min(max(last*pageWeight/max(weight, 1), 10), largestPage)
 }
 
-// listPages lists in pages, so that no more than one is ever there as it came, and
-// returns the list's version. The list is the newest there is: to be content
-// with an older one (ResourceVersion 0) would have the API server ignore the
-// limit.
+// listPages lists in pages, so that no more than one is ever there as it came,
+// and returns the list's version. The list is the newest there is: to be
+// content with an older one (ResourceVersion 0) would have the API server
+// ignore the limit.
 func listPages[T keptObject](ctx context.Context, c *cluster, client rest.Interface, r resource[T], k *kept[T]) (version string, err error) {
 	first := k.begin()
 	defer c.thrift(!first)()

@@ -333,9 +333,9 @@ func decodeServiceSpec(data []byte, s *corev1.ServiceSpec) error {
 	for m.next() {
 		switch m.field {
 		case 1:
-			var p corev1.ServicePort
-			m.fail(decodeServicePort(m.bytes(), &p))
-			s.Ports = append(s.Ports, p)
+			p, err := decodePort(m.bytes())
+			m.fail(err)
+			s.Ports = append(s.Ports, corev1.ServicePort{Name: p.name, Protocol: p.protocol, Port: int32(p.number)})
 		case 3:
 			s.ClusterIP = m.string()
 		case 4:
@@ -346,21 +346,6 @@ func decodeServiceSpec(data []byte, s *corev1.ServiceSpec) error {
 			s.PublishNotReadyAddresses = m.bool()
 		case 18:
 			s.ClusterIPs = append(s.ClusterIPs, m.string())
-		}
-	}
-	return m.err
-}
-
-func decodeServicePort(data []byte, p *corev1.ServicePort) error {
-	m := message{rest: data}
-	for m.next() {
-		switch m.field {
-		case 1:
-			p.Name = m.string()
-		case 2:
-			p.Protocol = protocolOf(m.bytes())
-		case 3:
-			p.Port = int32(m.varint())
 		}
 	}
 	return m.err
@@ -394,7 +379,9 @@ func decodeSlice(data []byte) (*slice, error) {
 		case 2:
 			m.fail(t.decodeEndpoint(m.bytes()))
 		case 3:
-			m.fail(t.decodePort(m.bytes()))
+			p, err := decodePort(m.bytes())
+			m.fail(err)
+			t.ports = append(t.ports, p)
 		}
 	}
 	return t, m.err
@@ -448,7 +435,9 @@ func (s *slice) decodeEndpoint(data []byte) error {
 	return m.err
 }
 
-func (s *slice) decodePort(data []byte) error {
+// decodePort reads an EndpointPort or a ServicePort: what is kept of either has
+// the same numbers.
+func decodePort(data []byte) (port, error) {
 	q := port{protocol: corev1.ProtocolTCP}
 	m := message{rest: data}
 	for m.next() {
@@ -461,8 +450,7 @@ func (s *slice) decodePort(data []byte) error {
 			q.number = uint16(m.varint())
 		}
 	}
-	s.ports = append(s.ports, q)
-	return m.err
+	return q, m.err
 }
 
 // decodeNode is trimNode of a Node in protobuf.

@@ -46,11 +46,24 @@ type eventReader[T keptObject] struct {
 	resource resource[T]
 	body     io.Closer
 	in       *bufio.Reader
-	// next reads an event as the API server encodes it; nil before the first.
-	next   func() (watch.EventType, runtime.Object, error)
-	frame  []byte // the last event in protobuf
-	begun  bool   // there was an event
-	closed atomic.Bool
+	format   *format[T] // nil before the first event
+	begun    bool       // there was an event
+	closed   atomic.Bool
+}
+
+// A format is how the API server encodes events: next reads one, the others
+// decode what is in it.
+type format[T keptObject] struct {
+	next   func() (encodedEvent, error)
+	object func([]byte) (T, error)
+	status func([]byte) (*metav1.Status, error)
+}
+
+// An encodedEvent is an event whose object is still as it came.
+type encodedEvent struct {
+	kind   watch.EventType
+	of     string // the object's kind
+	object []byte // without the envelope of protobuf; valid until the next event
 }
 
 // watchEvents makes a watch of the response to one, which the watch closes when
@@ -98,129 +111,133 @@ func (e *eventReader[T]) Decode() (watch.EventType, runtime.Object, error) {
 }
 
 func (e *eventReader[T]) event() (watch.EventType, runtime.Object, error) {
-	if e.next == nil {
+	if e.format == nil {
 		first, err := e.in.Peek(1)
 		if err != nil {
 			return "", nil, err
 		}
-		e.next = e.protobuf
 		if first[0] == '{' { // an event in protobuf begins with its length, in four octets
-			in := json.NewDecoder(e.in)
-			e.next = func() (watch.EventType, runtime.Object, error) { return e.json(in) }
+			e.format = &format[T]{jsonEvents{json.NewDecoder(e.in)}.next, e.resource.fromJSON, statusFromJSON}
+		} else {
+			e.format = &format[T]{(&protobufEvents{in: e.in}).next, e.resource.protobuf, decodeStatus}
 		}
 	}
-	return e.next()
+	event, err := e.format.next()
+	if err != nil {
+		return "", nil, err
+	}
+	object, err := e.decode(event)
+	if err != nil {
+		return "", nil, inEvent(err)
+	}
+	return event.kind, object, nil
 }
 
-func (e *eventReader[T]) json(in *json.Decoder) (watch.EventType, runtime.Object, error) {
+// decode is the event's object as a reflector takes it.
+func (e *eventReader[T]) decode(event encodedEvent) (runtime.Object, error) {
+	if event.kind == watch.Error {
+		if err := checkKind(event.of, kindStatus); err != nil {
+			return nil, err
+		}
+		return e.format.status(event.object)
+	}
+	if err := checkKind(event.of, e.resource.kind); err != nil {
+		return nil, err
+	}
+	t, err := e.format.object(event.object)
+	if err != nil {
+		return nil, err
+	}
+	switch event.kind {
+	case watch.Added, watch.Modified, watch.Deleted, watch.Bookmark:
+	default:
+		return nil, fmt.Errorf("of type %q", event.kind)
+	}
+	if t.version() == "" {
+		return nil, errors.New("no resource version")
+	}
+	return &received[T]{ObjectMeta: metav1.ObjectMeta{ResourceVersion: t.version()}, kept: t}, nil
+}
+
+// inEvent says that it is not the connection that failed.
+func inEvent(err error) error { return fmt.Errorf("in an event: %w", err) }
+
+// jsonEvents reads one JSON object after the other.
+type jsonEvents struct{ in *json.Decoder }
+
+func (j jsonEvents) next() (encodedEvent, error) {
 	var event struct {
 		Type   watch.EventType `json:"type"`
 		Object json.RawMessage `json:"object"`
 	}
-	if err := in.Decode(&event); err != nil {
-		return "", nil, err
+	if err := j.in.Decode(&event); err != nil {
+		return encodedEvent{}, err
 	}
 	var object metav1.TypeMeta
 	if err := json.Unmarshal(event.Object, &object); err != nil {
-		return e.received(event.Type, nil, err)
+		return encodedEvent{}, inEvent(err)
 	}
-	if event.Type == watch.Error {
-		return e.status(object.Kind, event.Object, statusFromJSON)
-	}
-	return e.object(event.Type, object.Kind, event.Object, e.resource.fromJSON)
+	return encodedEvent{event.Type, object.Kind, event.Object}, nil
 }
 
-func (e *eventReader[T]) protobuf() (watch.EventType, runtime.Object, error) {
-	if err := e.read(); err != nil {
-		return "", nil, err
+// protobufEvents reads frames: the length of an event in four octets, and what
+// is as long as that.
+type protobufEvents struct {
+	in    *bufio.Reader
+	frame []byte // the last event
+}
+
+func (p *protobufEvents) next() (encodedEvent, error) {
+	if err := p.read(); err != nil {
+		return encodedEvent{}, err
 	}
-	kind, of, data, err := decodeEvent(e.frame)
+	event, err := decodeEvent(p.frame)
 	if err != nil {
-		return e.received(kind, nil, err)
+		return encodedEvent{}, inEvent(err)
 	}
-	if kind == watch.Error {
-		return e.status(string(of), data, decodeStatus)
-	}
-	return e.object(kind, string(of), data, e.resource.protobuf)
+	return event, nil
 }
 
-// object is the event with what is kept of its object.
-func (e *eventReader[T]) object(kind watch.EventType, of string, data []byte, decode func([]byte) (T, error)) (watch.EventType, runtime.Object, error) {
-	if err := checkKind(of, e.resource.kind); err != nil {
-		return e.received(kind, nil, err)
-	}
-	t, err := decode(data)
-	switch {
-	case err != nil:
-	case kind != watch.Added && kind != watch.Modified && kind != watch.Deleted && kind != watch.Bookmark:
-		err = fmt.Errorf("of type %q", kind)
-	case t.version() == "":
-		err = errors.New("no resource version")
-	default:
-		return kind, &received[T]{ObjectMeta: metav1.ObjectMeta{ResourceVersion: t.version()}, kept: t}, nil
-	}
-	return e.received(kind, nil, err)
-}
-
-// status is the event of an error.
-func (e *eventReader[T]) status(of string, data []byte, decode func([]byte) (*metav1.Status, error)) (watch.EventType, runtime.Object, error) {
-	if err := checkKind(of, kindStatus); err != nil {
-		return e.received(watch.Error, nil, err)
-	}
-	status, err := decode(data)
-	return e.received(watch.Error, status, err)
-}
-
-// received is the event, or the error that says that it is none.
-func (e *eventReader[T]) received(kind watch.EventType, object runtime.Object, err error) (watch.EventType, runtime.Object, error) {
-	if err != nil {
-		return "", nil, fmt.Errorf("in an event: %w", err)
-	}
-	return kind, object, nil
-}
-
-// read reads a frame: its length in four octets, and what is as long as that.
-func (e *eventReader[T]) read() error {
+func (p *protobufEvents) read() error {
 	var length [4]byte
-	if _, err := io.ReadFull(e.in, length[:]); err != nil {
+	if _, err := io.ReadFull(p.in, length[:]); err != nil {
 		return err
 	}
 	n := int(binary.BigEndian.Uint32(length[:]))
 	if n > largestEvent {
 		return errLargeEvent
 	}
-	if n > cap(e.frame) {
-		e.frame = make([]byte, n)
+	if n > cap(p.frame) {
+		p.frame = make([]byte, n)
 	}
-	e.frame = e.frame[:n]
-	_, err := io.ReadFull(e.in, e.frame)
+	p.frame = p.frame[:n]
+	_, err := io.ReadFull(p.in, p.frame)
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// decodeEvent reads a WatchEvent: its type, and the object in it with its kind
-// and without its envelope. Both are parts of frame.
-func decodeEvent(frame []byte) (kind watch.EventType, of, object []byte, err error) {
+// decodeEvent reads a WatchEvent; its object is a part of frame.
+func decodeEvent(frame []byte) (event encodedEvent, err error) {
 	m := message{rest: frame}
 	for m.next() {
 		switch m.field {
 		case 1:
-			kind = eventType(m.bytes())
+			event.kind = eventType(m.bytes())
 		case 2: // a RawExtension
 			r := message{rest: m.bytes()}
 			for r.next() {
 				if r.field == 1 {
-					var err error
-					of, object, err = unwrap(r.bytes())
+					of, object, err := unwrap(r.bytes())
 					r.fail(err)
+					event.of, event.object = string(of), object
 				}
 			}
 			m.fail(r.err)
 		}
 	}
-	return kind, of, object, m.err
+	return event, m.err
 }
 
 // eventType makes nothing anew for the usual ones.

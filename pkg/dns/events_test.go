@@ -21,6 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
+// An encodeEvent encodes an event of a watch.
+type encodeEvent func(*testing.T, watch.EventType, runtime.Object) string
+
 // event is an event of a watch in protobuf.
 func event(t *testing.T, kind watch.EventType, o runtime.Object) string {
 	t.Helper()
@@ -78,79 +81,79 @@ func TestEvents(t *testing.T) {
 	gone := &metav1.Status{Status: metav1.StatusFailure, Code: 410, Reason: metav1.StatusReasonExpired, Message: "too old"}
 	for _, tt := range []struct {
 		name   string
-		stream func(encode func(*testing.T, watch.EventType, runtime.Object) string) string
+		stream func(encode encodeEvent) string
 		end    error
 		want   string // the events
 		told   string // the last error; "" for none, or contact after it
 		heard  bool
 	}{
 		{
-			"each kind", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+			"each kind", func(encode encodeEvent) string {
 				return encode(t, watch.Added, web("1")) + encode(t, watch.Modified, web("2")) + encode(t, watch.Deleted, web("3")) +
 					encode(t, watch.Bookmark, &corev1.Service{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "4"}})
 			}, io.EOF, "ADDED web 1, MODIFIED web 2, DELETED web 3, BOOKMARK  4", "", true,
 		},
 		{
-			"an error of the API's", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+			"an error of the API's", func(encode encodeEvent) string {
 				return encode(t, watch.Added, web("1")) + encode(t, watch.Error, gone)
 			}, io.EOF, "ADDED web 1, ERROR Expired", "too old", true,
 		},
 		{
-			"cut within an event", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+			"cut within an event", func(encode encodeEvent) string {
 				second := encode(t, watch.Added, web("2"))
 				return encode(t, watch.Added, web("1")) + second[:len(second)-9]
 			}, io.EOF, "ADDED web 1", "", true,
 		},
 		{
-			"nothing", func(func(*testing.T, watch.EventType, runtime.Object) string) string { return "" },
+			"nothing", func(encodeEvent) string { return "" },
 			io.EOF, "", errEmptyWatch.Error(), false,
 		},
 		{
-			"an error of the connection's after an event", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+			"an error of the connection's after an event", func(encode encodeEvent) string {
 				return encode(t, watch.Added, web("1"))
 			}, errors.New("the connection is odd"), "ADDED web 1, ERROR InternalError", "the connection is odd", true,
 		},
 		{
-			"stopped", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+			"stopped", func(encode encodeEvent) string {
 				return encode(t, watch.Added, web("1"))
 			}, nil, "ADDED web 1", "", true,
 		},
 		{
-			"stopped before the first", func(func(*testing.T, watch.EventType, runtime.Object) string) string { return "" },
+			"stopped before the first", func(encodeEvent) string { return "" },
 			nil, "", "", false,
 		},
 		{
-			"a reset within an event", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+			"a reset within an event", func(encode encodeEvent) string {
 				second := encode(t, watch.Added, web("2"))
 				return encode(t, watch.Added, web("1")) + second[:len(second)-9]
 			}, errors.New("stream error"), "ADDED web 1, ERROR InternalError", "stream error", true,
 		},
 		{
-			"a reset before the first", func(func(*testing.T, watch.EventType, runtime.Object) string) string { return "" },
+			"a reset before the first", func(encodeEvent) string { return "" },
 			syscall.ECONNRESET, "", errEmptyWatch.Error(), false,
 		},
 		{
-			"an object of another kind", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+			"an object of another kind", func(encode encodeEvent) string {
 				return encode(t, watch.Added, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "web", ResourceVersion: "1"}})
 			}, io.EOF, "ERROR InternalError", `in an event: an object of kind "Node" in place of Service`, false,
 		},
 		{
-			"an error that is none", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+			"an error that is none", func(encode encodeEvent) string {
 				return encode(t, watch.Error, web("1"))
 			}, io.EOF, "ERROR InternalError", `in an event: an object of kind "Service" in place of Status`, false,
 		},
 		{
-			"an object without a version", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+			"an object without a version", func(encode encodeEvent) string {
 				return encode(t, watch.Added, web(""))
 			}, io.EOF, "ERROR InternalError", "in an event: no resource version", false,
 		},
 		{
-			"an event of no type", func(encode func(*testing.T, watch.EventType, runtime.Object) string) string {
+			"an event of no type", func(encode encodeEvent) string {
 				return encode(t, "", web("1"))
 			}, io.EOF, "ERROR InternalError", `in an event: of type ""`, false,
 		},
 	} {
-		for name, encode := range map[string]func(*testing.T, watch.EventType, runtime.Object) string{"protobuf": event, "JSON": eventJSON} {
+		for name, encode := range map[string]encodeEvent{"protobuf": event, "JSON": eventJSON} {
 			for _, size := range []int{1, 7, 1 << 20} {
 				t.Run(fmt.Sprintf("%s/%s/%d", tt.name, name, size), func(t *testing.T) {
 					b := &body{err: tt.end, closed: make(chan struct{})}
@@ -237,7 +240,7 @@ func TestNoEvents(t *testing.T) {
 
 // TestLargeEvent: no room is made for what claims to be longer than any event.
 func TestLargeEvent(t *testing.T) {
-	e := &eventReader[*service]{in: bufio.NewReader(bytes.NewReader(binary.BigEndian.AppendUint32(nil, largestEvent+1)))}
+	e := &protobufEvents{in: bufio.NewReader(bytes.NewReader(binary.BigEndian.AppendUint32(nil, largestEvent+1)))}
 	if err := e.read(); !errors.Is(err, errLargeEvent) || cap(e.frame) > 0 {
 		t.Errorf("error %v, room for %d octets", err, cap(e.frame))
 	}
