@@ -15,6 +15,7 @@ require (
 	github.com/skynetservices/skydns v0.0.0-20191015171621-94b2ea0d8bfa
 	github.com/spf13/pflag v1.1.0
 	go.uber.org/goleak v1.3.0
+	golang.org/x/sync v0.25.0
 	golang.org/x/sys v0.50.0
 	google.golang.org/protobuf v1.36.12
 	k8s.io/api v0.37.2

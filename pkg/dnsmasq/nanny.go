@@ -18,6 +18,7 @@ import (
 
 	"github.com/golang/glog"
 	"github.com/miekg/dns"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"kubedns/pkg/dns/config"
@@ -192,22 +193,13 @@ func (n *Nanny) drain(ctx context.Context) {
 }
 
 // run starts every part, cancels all on the first failure, and returns it once
-// all have ended.
+// all have ended. A part that returns nil ends no other.
 func run(ctx context.Context, parts ...func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	errs := make(chan error, len(parts))
+	g, ctx := errgroup.WithContext(ctx)
 	for _, part := range parts {
-		go func() { errs <- part(ctx) }()
+		g.Go(func() error { return part(ctx) })
 	}
-	var first error
-	for range parts {
-		if err := <-errs; err != nil && first == nil {
-			first = err
-			cancel()
-		}
-	}
-	return first
+	return g.Wait()
 }
 
 // prepare does all that comes before dnsmasq's start.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/golang/glog"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 )
 
 // shutdownTimeout is what requests under way have when the sidecar ends.
@@ -132,14 +133,14 @@ func innermost(err error) error {
 // ctx. It can be called once.
 func (s *Sidecar) Serve(ctx context.Context, l net.Listener) error {
 	glog.Infof("sidecar: serving HTTP on %v, %d probes", l.Addr(), len(s.probers))
-	parts := []func(context.Context) error{
-		func(ctx context.Context) error { return serveHTTP(ctx, s.server, l) },
-		s.poller.run,
-	}
+	// The first that fails cancels ctx; Wait returns its error once all have ended.
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return serveHTTP(ctx, s.server, l) })
+	g.Go(func() error { return s.poller.run(ctx) })
 	for _, p := range s.probers {
-		parts = append(parts, p.run)
+		g.Go(func() error { return p.run(ctx) })
 	}
-	return run(ctx, parts...)
+	return g.Wait()
 }
 
 // serveHTTP serves until ctx ends; then requests under way have a moment.
@@ -161,23 +162,4 @@ func serveHTTP(ctx context.Context, server *http.Server, l net.Listener) error {
 		glog.Warningf("sidecar: serving HTTP, as it was to end: %v", err)
 	}
 	return nil
-}
-
-// run starts every part, cancels all on the first failure, and returns it
-// once all have ended.
-func run(ctx context.Context, parts ...func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ended := make(chan error, len(parts))
-	for _, part := range parts {
-		go func() { ended <- part(ctx) }()
-	}
-	var first error
-	for range parts {
-		if err := <-ended; err != nil && first == nil {
-			first = err
-			cancel()
-		}
-	}
-	return first
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
 
 	"kubedns/cmd/kube-dns/app/options"
 	"kubedns/pkg/dns"
@@ -205,22 +206,13 @@ func (a *app) run(ctx context.Context, source config.Source) error {
 }
 
 // runParts starts every part, cancels all on the first failure, and returns
-// that once all have ended.
+// that once all have ended. A part that returns nil ends no other.
 func runParts(ctx context.Context, parts ...func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	errs := make(chan error, len(parts))
+	g, ctx := errgroup.WithContext(ctx)
 	for _, part := range parts {
-		go func() { errs <- part(ctx) }()
+		g.Go(func() error { return part(ctx) })
 	}
-	var first error
-	for range parts {
-		if err := <-errs; err != nil && first == nil {
-			first = err
-			cancel()
-		}
-	}
-	return first
+	return g.Wait()
 }
 
 // quiet is how long no question has to come for the drain to end early, and

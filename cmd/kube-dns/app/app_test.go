@@ -325,6 +325,26 @@ func TestRunPartsReturnsTheFirstFailure(t *testing.T) {
 	}
 }
 
+func TestRunPartsOutlivesAPartThatEnds(t *testing.T) {
+	failure := errors.New("broken")
+	ended := make(chan struct{})
+	err := runParts(t.Context(),
+		func(context.Context) error { close(ended); return nil },
+		func(ctx context.Context) error {
+			<-ended
+			select {
+			case <-ctx.Done():
+				return errors.New("ended with the first")
+			case <-time.After(50 * time.Millisecond):
+				return failure
+			}
+		},
+	)
+	if !errors.Is(err, failure) {
+		t.Errorf("runParts: %v, want %v", err, failure)
+	}
+}
+
 func TestClientGoLogsToGlog(t *testing.T) {
 	if err := logToGlog(); err != nil {
 		t.Fatal(err)
