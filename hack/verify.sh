@@ -77,6 +77,10 @@ never 'pkg/sidecar/...' '^kubedns/(cmd(/.*)?|pkg/dns|pkg/dns/(server|treecache|f
 	"the sidecar takes dnsmasq's counters, and nothing of kube-dns"
 never 'pkg/dns/server pkg/dns/treecache pkg/dns/config/... pkg/dns/federation' '^kubedns/pkg/dns$' \
 	'pkg/dns imports these'
+# A package depends on itself, so explain is left out.
+never "$(go list ./pkg/... | sed -n '/^kubedns\/pkg\/dns\/explain$/d; s/^kubedns\///p' | tr '\n' ' ')" '^kubedns/pkg/dns/explain$' \
+	'what a name resolves to is explained by the status site and `kube-dns explain` alone'
+never 'cmd/kube-dns/site' '^kubedns/cmd/kube-dns/app$' 'app puts the site together, and the site knows nothing of app'
 never 'pkg/page' '^(kubedns/(cmd|pkg/(dns|dnsmasq|sidecar|version))|[a-z0-9-]+(\.[a-z0-9-]+)+)(/|$)' \
 	"the programs' pages need the standard library alone"
 never './...' '^(k8s\.io/kubernetes|k8s\.io/client-go/kubernetes)(/|$)' 'a scheme of two groups is enough'

@@ -24,7 +24,7 @@ func run(args []string) int {
 	if len(args) > 0 && args[0] == "explain" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
-		return app.ExplainCommand(ctx, args[1:], os.Stdout, os.Stderr)
+		return explainCommand(ctx, args[1:], os.Stdout, os.Stderr)
 	}
 	defer glog.Flush()
 	// glog would write files to /tmp, and end the process where it cannot.

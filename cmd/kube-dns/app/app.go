@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"kubedns/cmd/kube-dns/app/options"
+	"kubedns/cmd/kube-dns/site"
 	"kubedns/pkg/dns"
 	"kubedns/pkg/dns/apiclient"
 	"kubedns/pkg/dns/config"
@@ -39,6 +40,7 @@ const resolvConf = "/etc/resolv.conf"
 // Run serves until ctx is done, then drains and returns nil. Any other end is
 // an error.
 func Run(ctx context.Context, o *options.Options) error {
+	started := time.Now()
 	glog.Infof("kube-dns %s (%s), domain %s", version.Version, version.Revision, o.Domain)
 	if err := logToGlog(); err != nil {
 		return err
@@ -50,7 +52,7 @@ func Run(ctx context.Context, o *options.Options) error {
 	} else if limit != math.MaxInt64 {
 		glog.Infof("kube-dns: memory limit %d MiB, from GOMEMLIMIT or nine tenths of the cgroup's", limit>>20)
 	}
-	a := &app{options: o, registry: prometheus.NewRegistry(), started: time.Now()}
+	a := &app{options: o, registry: prometheus.NewRegistry()}
 	kd, source, err := a.cluster()
 	if err != nil {
 		return err
@@ -68,12 +70,17 @@ func Run(ctx context.Context, o *options.Options) error {
 	if err != nil {
 		return err
 	}
-	a.samples.totals = a.server.Totals
 	a.reload = newReload(a.apply)
 	if err := a.useNameservers(nil); err != nil {
 		return err
 	}
 	if err := a.register(); err != nil {
+		return err
+	}
+	if a.site, err = site.New(site.Options{
+		Flags: o, Started: started, NotReady: a.ready.reason, Cluster: a.kd, Server: a.server,
+		Forwarder: a.forwarder, Configuration: a.configuration,
+	}); err != nil {
 		return err
 	}
 	return a.run(ctx, source)
@@ -88,10 +95,9 @@ type app struct {
 	reload    *reload
 	registry  *prometheus.Registry
 	ready     readiness
-	started   time.Time
-	samples   samples
+	site      *site.Site
 
-	nameservers atomic.Pointer[nameservers] // as useNameservers left them
+	nameservers atomic.Pointer[site.Nameservers] // as useNameservers left them
 }
 
 // cluster makes the KubeDNS and the source of its configuration.
@@ -153,10 +159,9 @@ func (a *app) run(ctx context.Context, source config.Source) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 
-	mux, err := a.healthMux()
-	if err != nil {
-		return err
-	}
+	mux := http.NewServeMux()
+	addHealth(mux, &a.ready, a.kd.Tree(), seconds(o.TTL))
+	a.site.Register(mux)
 	health, err := listenHTTP(ctx, o.HealthzPort)
 	if err != nil {
 		return err
@@ -172,7 +177,7 @@ func (a *app) run(ctx context.Context, source config.Source) error {
 		a.kd.Run,
 		func(ctx context.Context) error { return source.Run(ctx, a.reload.report) },
 		a.watchSync,
-		a.samples.run,
+		a.site.Run,
 		flushLog(o.LogFlushFrequency),
 	}
 	if o.Prometheus.Port != 0 {
@@ -277,19 +282,27 @@ func (a *app) apply(c *config.Config) error {
 	return nil
 }
 
+// configuration returns what is in force and what was refused, for the site.
+func (a *app) configuration() (c site.Configuration) {
+	a.reload.last(func(inForce, refused config.Update) {
+		c = site.Configuration{InForce: inForce, Refused: refused, Nameservers: *a.nameservers.Load()}
+	})
+	return c
+}
+
 // useNameservers forwards to the configuration's nameservers, or those of the
 // flag, or those of /etc/resolv.conf, less our own address.
 func (a *app) useNameservers(configured []netip.AddrPort) error {
 	list, from := configured, "configuration"
-	now := nameservers{Read: time.Now()} // from the configuration, which knows where that is from
+	now := site.Nameservers{Read: time.Now()} // from the configuration, which knows where that is from
 	if len(list) == 0 {
 		list, from = a.options.Nameservers, "--nameservers"
-		now.From = origin{Kind: "flag", Name: from}
+		now.From = site.Origin{Kind: "flag", Name: from}
 	}
 	if len(list) == 0 {
 		var err error
 		from = resolvConf
-		now.From = origin{Kind: "resolvConf", Name: from}
+		now.From = site.Origin{Kind: "resolvConf", Name: from}
 		if list, err = forward.ResolvConf(resolvConf); err != nil {
 			glog.Warningf("kube-dns: %v", err)
 			now.Error = err.Error()

@@ -10,7 +10,6 @@ import (
 	"github.com/golang/glog"
 
 	"kubedns/pkg/dns/treecache"
-	"kubedns/pkg/page"
 )
 
 // ready is what /readiness says: nil from the first moment until there is a
@@ -25,49 +24,6 @@ func (r *readiness) reason() string {
 		return (*why)()
 	}
 	return "starting"
-}
-
-// healthMux has what is on the health port.
-func (a *app) healthMux() (*http.ServeMux, error) {
-	mux := http.NewServeMux()
-	addHealth(mux, &a.ready, a.kd.Tree(), seconds(a.options.TTL))
-	return mux, a.addPages(mux)
-}
-
-// addPages adds the pages that are HTML for people and JSON for scripts.
-func (a *app) addPages(mux *http.ServeMux) error {
-	site, err := newSite()
-	if err != nil {
-		return err
-	}
-	explain, err := a.newExplain(site)
-	if err != nil {
-		return err
-	}
-	mux.Handle("/explain", explain)
-	for _, p := range []struct {
-		pattern, title, text string
-		look                 func() any
-	}{
-		{"GET /{$}", "Status", statusTemplate, func() any { return a.status(time.Now()) }},
-		{"GET /config", "Configuration", configTemplate, func() any { return a.configuration() }},
-	} {
-		t, err := parsePage(site, p.text)
-		if err != nil {
-			return err
-		}
-		mux.HandleFunc(p.pattern, func(w http.ResponseWriter, r *http.Request) {
-			switch html, err := page.WantsHTML(r); {
-			case err != nil:
-				site.Error(w, r, http.StatusBadRequest, err.Error())
-			case html:
-				page.Write(w, http.StatusOK, p.title, t, p.look())
-			default:
-				page.WriteJSON(w, http.StatusOK, p.look())
-			}
-		})
-	}
-	return nil
 }
 
 // addHealth adds /readiness and /cache.

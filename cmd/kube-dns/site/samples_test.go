@@ -1,7 +1,6 @@
-package app
+package site
 
 import (
-	"encoding/xml"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -146,15 +145,4 @@ func TestRoundUp(t *testing.T) {
 			t.Errorf("number(%v) = %s, want %s", v, got, want)
 		}
 	}
-}
-
-// wellFormed parses what is between two marks as XML, which these pages' parts
-// are as well.
-func wellFormed(body, from, to string) error {
-	_, rest, ok := strings.Cut(body, from)
-	part, _, ended := strings.Cut(rest, to)
-	if !ok || !ended {
-		return fmt.Errorf("no %s…%s", from, to)
-	}
-	return xml.Unmarshal([]byte(from+part+to), new(struct{}))
 }

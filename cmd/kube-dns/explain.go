@@ -1,12 +1,10 @@
-package app
+package main
 
 import (
 	"context"
-	_ "embed" // for the page
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html/template"
 	"io"
 	"net"
 	"net/http"
@@ -17,87 +15,10 @@ import (
 	"github.com/golang/glog"
 	"github.com/spf13/pflag"
 
-	"kubedns/pkg/dns/config"
 	"kubedns/pkg/dns/explain"
-	"kubedns/pkg/page"
 )
 
-//go:embed explain.html
-var explainTemplate string
-
-// explainHandler is /explain.
-type explainHandler struct {
-	explainer *explain.Explainer
-	site      *page.Site
-	page      *template.Template
-}
-
-func newExplainHandler(e *explain.Explainer, site *page.Site) (*explainHandler, error) {
-	t, err := parsePage(site, explainTemplate)
-	if err != nil {
-		return nil, err
-	}
-	return &explainHandler{e, site, t}, nil
-}
-
-// newExplain makes /explain of a's parts.
-func (a *app) newExplain(site *page.Site) (http.Handler, error) {
-	inForce := func() (c *config.Config) {
-		a.reload.last(func(u, _ config.Update) { c = u.Config })
-		return c
-	}
-	return newExplainHandler(explain.New(explain.Options{
-		Tree: a.kd.Tree(), Source: a.kd, Server: a.server, Forwarder: a.forwarder, Config: inForce,
-		TTL: seconds(a.options.TTL), DNSService: a.options.DNSService,
-	}), site)
-}
-
-// explainPage is what the page shows.
-type explainPage struct {
-	Form  explainForm
-	Shown *explain.Explanation
-}
-
-// ServeHTTP answers with an explanation, or with 400 and a line that says what
-// is wrong with the question.
-func (h *explainHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		w.Header().Set("Allow", "GET, HEAD")
-		h.site.Error(w, r, http.StatusMethodNotAllowed, "only GET")
-		return
-	}
-	html, err := page.WantsHTML(r)
-	if err != nil {
-		h.site.Error(w, r, http.StatusBadRequest, "unknown format: json or html")
-		return
-	}
-	if html && r.URL.RawQuery == "" { // the page's own link
-		page.Write(w, http.StatusOK, "Explain", h.page, explainPage{})
-		return
-	}
-	request, err := explain.ParseRequest(r.URL.RawQuery)
-	if err != nil {
-		h.site.Error(w, r, http.StatusBadRequest, err.Error())
-		return
-	}
-	e, err := h.explainer.Explain(r.Context(), request)
-	switch {
-	case errors.Is(err, explain.ErrBusy):
-		w.Header().Set("Retry-After", "1")
-		h.site.Error(w, r, http.StatusServiceUnavailable, err.Error())
-		return
-	case err != nil:
-		return // whoever asked has gone
-	}
-	if !html {
-		page.WriteJSON(w, http.StatusOK, e)
-		return
-	}
-	shown := explainPage{Form: explainForm{Name: e.Question.Asked, Type: e.Question.Type, Search: e.Question.Search}, Shown: e}
-	page.Write(w, http.StatusOK, "Explain", h.page, shown)
-}
-
-// Exit codes of ExplainCommand.
+// Exit codes of explainCommand.
 const (
 	explainResolves = 0
 	explainNot      = 1
@@ -113,8 +34,8 @@ Exit status: 0 the name resolves, 1 it does not, 2 kube-dns could not be asked.
 
 `
 
-// ExplainCommand is `kube-dns explain`: args are those behind that word.
-func ExplainCommand(ctx context.Context, args []string, stdout, stderr io.Writer) (exit int) {
+// explainCommand is `kube-dns explain`: args are those behind that word.
+func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer) (exit int) {
 	fs := pflag.NewFlagSet("kube-dns explain", pflag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
@@ -205,7 +126,7 @@ func fetch(ctx context.Context, address string) ([]byte, error) {
 	}
 	defer func() {
 		if err := resp.Body.Close(); err != nil {
-			glog.V(2).Infof("app: %v", err)
+			glog.V(2).Infof("explain: %v", err)
 		}
 	}()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))

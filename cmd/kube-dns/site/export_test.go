@@ -1,0 +1,4 @@
+package site
+
+// Hostile is what a ConfigMap or an error can have in it.
+const Hostile = `</dd><script>alert("1")</script>'&`
