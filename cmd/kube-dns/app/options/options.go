@@ -71,15 +71,6 @@ type Options struct {
 	Environment []Flag
 }
 
-// Flag is a flag or an environment variable as it was given. What is or can be
-// a secret in it is xxxxx.
-type Flag struct {
-	Name    string `json:"name"` // "domain", "PROMETHEUS_PORT"
-	Value   string `json:"value"`
-	Default string `json:"default"`
-	Set     bool   `json:"set"` // false: Value is Default
-}
-
 // Prometheus is what the environment says of the metrics.
 type Prometheus struct {
 	Port                 int // 0: none
@@ -146,7 +137,7 @@ func Parse(args []string, getenv func(string) string, goFlags *flag.FlagSet) (o 
 		return o, "", nil
 	}
 	fs.VisitAll(func(f *pflag.Flag) {
-		o.Flags = append(o.Flags, Flag{Name: f.Name, Value: hideSecrets(f.Value.String()), Default: f.DefValue, Set: f.Changed})
+		o.Flags = append(o.Flags, newFlag(f.Name, f.Value.String(), f.DefValue, f.Changed))
 	})
 	return o, "", o.complete(raw{domain, nameservers, bind, federations, dnsService, master}, getenv)
 }
@@ -257,9 +248,7 @@ func (o *Options) environment(getenv func(string) string) error {
 	for _, v := range []struct{ name, otherwise string }{
 		{"PROMETHEUS_NAMESPACE", "skydns"}, {"PROMETHEUS_PATH", "/metrics"}, {"PROMETHEUS_PORT", ""}, {"PROMETHEUS_SUBSYSTEM", "skydns"},
 	} {
-		o.Environment = append(o.Environment, Flag{
-			Name: v.name, Value: or(v.name, v.otherwise), Default: v.otherwise, Set: getenv(v.name) != "",
-		})
+		o.Environment = append(o.Environment, newFlag(v.name, or(v.name, v.otherwise), v.otherwise, getenv(v.name) != ""))
 	}
 	o.Prometheus = Prometheus{
 		Path:      or("PROMETHEUS_PATH", "/metrics"),
@@ -334,28 +323,6 @@ func parseService(s string) (treecache.Key, error) {
 		return treecache.Key{}, errors.New("not namespace/name")
 	}
 	return treecache.Key{Namespace: namespace, Name: name}, nil
-}
-
-// hideSecrets takes the user and the query out of what may be a URL, as
-// --kube-master-url is. Environment variables in it stand as they were written,
-// not expanded.
-func hideSecrets(s string) string {
-	scheme, rest, ok := strings.Cut(s, "://")
-	if !ok {
-		return s
-	}
-	rest, _, hidden := strings.Cut(rest, "?")
-	if hidden {
-		rest += "?xxxxx"
-	}
-	end := strings.IndexAny(rest, "/?#")
-	if end < 0 {
-		end = len(rest)
-	}
-	if at := strings.LastIndexByte(rest[:end], '@'); at >= 0 {
-		rest = "xxxxx" + rest[at:]
-	}
-	return scheme + "://" + rest
 }
 
 // expandURL expands environment variables, and refuses what is no API server's

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -166,6 +167,29 @@ func TestFlags(t *testing.T) {
 		if got := hideSecrets(in); got != want {
 			t.Errorf("hideSecrets(%q) = %q, want %q", in, got, want)
 		}
+	}
+}
+
+// TestUnlistedFlagIsHidden: a flag that nobody has decided about is not shown,
+// nor is its default.
+func TestUnlistedFlagIsHidden(t *testing.T) {
+	for _, args := range [][]string{nil, {"--api-token=hunter2"}} {
+		fs := glogFlags()
+		fs.String("api_token", "default-hunter2", "a flag of a library")
+		o, _, err := Parse(args, env(), fs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(o.Flags, func(f Flag) bool { return f.Name == "api-token" })
+		if i < 0 {
+			t.Fatalf("no --api-token in %+v", o.Flags)
+		}
+		if want := (Flag{"api-token", "xxxxx", "xxxxx", len(args) > 0}); o.Flags[i] != want {
+			t.Errorf("%q: %+v, want %+v", args, o.Flags[i], want)
+		}
+	}
+	if got, want := newFlag("PROMETHEUS_PASSWORD", "hunter2", "", true), (Flag{"PROMETHEUS_PASSWORD", "xxxxx", "xxxxx", true}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 
