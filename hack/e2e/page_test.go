@@ -147,12 +147,66 @@ func TestPages(t *testing.T) {
 			b.check(k.Healthz)
 		})
 	}
+	for _, width := range []int64{320, 360} {
+		t.Run(fmt.Sprintf("rcodes at %d px", width), func(t *testing.T) {
+			b.t = t
+			b.emulate(width, "light")
+			b.open(k.Healthz + "/")
+			testRcodesFit(t, b)
+			b.screenshot(fmt.Sprintf("rcodes-%d", width))
+			b.check(k.Healthz)
+		})
+	}
 	t.Run("accessible", func(t *testing.T) {
 		b.t = t
 		b.open(k.Healthz + "/")
 		testAccessible(t, b)
 		b.check(k.Healthz)
 	})
+}
+
+// testRcodesFit holds that a phone shows the tables of rcodes without a
+// sideways scroll, each number beside the name of its column, and that they are
+// tables still.
+func testRcodesFit(t *testing.T, b *browser) {
+	t.Helper()
+	type table struct {
+		Label                   string
+		ScrollWidth, Visible    int
+		Rows, Cells, Cut, Names int
+	}
+	tables := eval[[]table](b, `(() => {
+		document.querySelectorAll("details").forEach(d => d.open = true);
+		return [...document.querySelectorAll("[role=region]")].filter(r => r.getAttribute("aria-label").startsWith("Questions and rcodes")).map(r => {
+			const cells = [...r.querySelectorAll("td")], right = r.getBoundingClientRect().right + 0.5;
+			const name = c => getComputedStyle(c, "::before").content;
+			return {
+				Label: r.getAttribute("aria-label"), ScrollWidth: r.scrollWidth, Visible: r.clientWidth, Rows: r.querySelectorAll("tbody tr").length,
+				Cells: cells.length, Cut: cells.filter(c => c.getBoundingClientRect().right > right || c.scrollWidth > c.clientWidth).length,
+				Names: cells.filter(c => /NOERROR|NXDOMAIN|REFUSED|SERVFAIL|a second/.test(name(c))).length,
+			};
+		});
+	})()`)
+	if len(tables) != 2 {
+		t.Fatalf("tables of rcodes: %+v, want two", tables)
+	}
+	for _, table := range tables {
+		if table.ScrollWidth > table.Visible || table.Cut > 0 {
+			t.Errorf("%s: %d px wide in %d, %d cells cut", table.Label, table.ScrollWidth, table.Visible, table.Cut)
+		}
+		if table.Rows == 0 || table.Cells != 5*table.Rows || table.Names != table.Cells {
+			t.Errorf("%s: %+v, want five cells with their names in each row", table.Label, table)
+		}
+	}
+	heads := 0
+	for _, n := range call(b, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}).Nodes {
+		if !n.Ignored && n.Role != nil && n.Name != nil && string(n.Role.Value) == `"columnheader"` && string(n.Name.Value) == `"NXDOMAIN"` {
+			heads++
+		}
+	}
+	if heads != len(tables) {
+		t.Errorf("%d heads of columns NXDOMAIN in the accessibility tree, want %d", heads, len(tables))
+	}
 }
 
 // testForm asks why a name resolves as a person would who has no mouse.

@@ -34,8 +34,10 @@ func (chart) ViewBox() string { return fmt.Sprintf("0 0 %d %d", chartWidth, char
 
 // newChart draws what was answered in each interval of the time up to now.
 func newChart(intervals []questions, now time.Time) chart {
-	c := chart{Bands: [4]band{{Rcode: "NOERROR", Class: "one"}, {Rcode: "NXDOMAIN", Class: "two"},
-		{Rcode: "REFUSED", Class: "three"}, {Rcode: "SERVFAIL", Class: "four"}}}
+	var c chart
+	for i, class := range []string{"one", "two", "three", "four"} {
+		c.Bands[i] = band{Rcode: rcodes[i], Class: class}
+	}
 	most, sum := 0.0, questions{}
 	for _, q := range intervals {
 		most = max(most, q.PerSecond())

@@ -111,6 +111,9 @@ func (q questions) perSecond(n uint64) float64 { return float64(n) / max(q.Secon
 // PerSecond is the rate of all questions.
 func (q questions) PerSecond() float64 { return q.perSecond(q.Questions) }
 
+// rcodes are in the order of byRcode.
+var rcodes = [4]string{"NOERROR", "NXDOMAIN", "REFUSED", "SERVFAIL"}
+
 // byRcode has the four that Questions is the sum of.
 func (q questions) byRcode() [4]uint64 {
 	return [4]uint64{q.NoError, q.NXDomain, q.Refused, q.ServFail}

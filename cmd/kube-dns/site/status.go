@@ -175,11 +175,34 @@ func (q questions) Span() time.Duration {
 	return time.Duration(q.Seconds * float64(time.Second)).Round(time.Second)
 }
 
+// rates is a table of questions and rcodes, a row for each span of time.
+type rates struct {
+	Label, Head string
+	ByTime      bool // a row is named by its end, not by its length
+	Rows        []questions
+}
+
+// WindowsTable has the last minute, 5 and 10 minutes.
+func (q questionsStatus) WindowsTable() rates {
+	return rates{Label: "Questions and rcodes", Head: "In the last", Rows: q.Windows}
+}
+
+// MinutesTable has each minute.
+func (q questionsStatus) MinutesTable() rates {
+	return rates{Label: "Questions and rcodes in each minute", Head: "Until", ByTime: true, Rows: q.Minutes}
+}
+
+// Rcodes are the heads of the columns behind the rate.
+func (rates) Rcodes() [4]string { return rcodes }
+
+// cell is a number with the head of its column.
+type cell struct{ Head, Value string }
+
 // Row is q's numbers in the order of the tables' columns.
-func (q questions) Row() []string {
-	row := []string{number(q.PerSecond())}
-	for _, n := range q.byRcode() {
-		row = append(row, percent(q, n))
+func (q questions) Row() []cell {
+	row := []cell{{"a second", number(q.PerSecond())}}
+	for i, n := range q.byRcode() {
+		row = append(row, cell{rcodes[i], percent(q, n)})
 	}
 	return row
 }
