@@ -27,10 +27,11 @@ const (
 
 const explainUsage = `Usage: kube-dns explain NAME [TYPE] [flags]
 
-Asks a running kube-dns why NAME, a name or an address, resolves or not. TYPE
-is A where it is not given, and PTR for an address or its reverse name.
+Asks a running kube-dns why NAME, a name or an address, resolves or does not.
+TYPE is A by default, and PTR for an address or its reverse name.
 
-Exit status: 0 the name resolves, 1 it does not, 2 kube-dns could not be asked.
+Exit status: 0 if the name resolves, 1 if it does not, 2 if kube-dns could not
+be asked.
 
 `
 
@@ -39,9 +40,9 @@ func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer
 	fs := pflag.NewFlagSet("kube-dns explain", pflag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
-	server := fs.String("server", "127.0.0.1:8081", "host:port of the running kube-dns's --healthz-port")
-	search := fs.String("search", "", "namespace of the pod that asks: the name goes through its search path")
-	output := fs.StringP("output", "o", "text", "text or json")
+	server := fs.String("server", "127.0.0.1:8081", "host:port of a running kube-dns, where port is its --healthz-port")
+	search := fs.String("search", "", "namespace of a pod; NAME is looked up along that pod's search path")
+	output := fs.StringP("output", "o", "text", "output format, text or json")
 	fail := func(err error) int {
 		fmt.Fprintln(stderr, "kube-dns explain:", err)
 		return explainFailed
@@ -54,9 +55,9 @@ func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer
 	case err != nil:
 		return fail(err)
 	case fs.NArg() < 1 || fs.NArg() > 2:
-		return fail(errors.New("say NAME [TYPE]; --help has more"))
+		return fail(errors.New("usage: kube-dns explain NAME [TYPE] [flags]; see --help"))
 	case *output != "text" && *output != "json":
-		return fail(fmt.Errorf("--output=%q: text or json", *output))
+		return fail(fmt.Errorf("--output=%q: must be text or json", *output))
 	}
 	// What is wrong with the question is said without a server.
 	if _, err := explain.NewRequest(fs.Arg(0), fs.Arg(1), *search); err != nil {
@@ -72,7 +73,7 @@ func explainCommand(ctx context.Context, args []string, stdout, stderr io.Writer
 	}
 	var e explain.Explanation
 	if err := json.Unmarshal(body, &e); err != nil || e.Question.Name == "" {
-		return fail(fmt.Errorf("%s is no kube-dns that explains: its answer is not an explanation", *server))
+		return fail(fmt.Errorf("%s did not answer with an explanation: is it the --healthz-port of a kube-dns?", *server))
 	}
 	if *output == "json" {
 		_, err = stdout.Write(body)
@@ -138,9 +139,9 @@ func fetch(ctx context.Context, address string) ([]byte, error) {
 			Error string `json:"error"`
 		}
 		if json.Unmarshal(body, &said) == nil && said.Error != "" {
-			return nil, fmt.Errorf("%s says: %s", req.URL.Host, oneLine(said.Error))
+			return nil, fmt.Errorf("%s: %s", req.URL.Host, oneLine(said.Error))
 		}
-		return nil, fmt.Errorf("%s answers %s: is it a kube-dns that explains?", req.URL.Host, resp.Status)
+		return nil, fmt.Errorf("%s answered %s: is it the --healthz-port of a kube-dns?", req.URL.Host, resp.Status)
 	}
 	return body, nil
 }

@@ -50,7 +50,7 @@ func Run(ctx context.Context, o *options.Options) error {
 	if limit, err := memlimit.Set(); err != nil {
 		glog.V(2).Infof("kube-dns: no memory limit from the cgroup: %v", err)
 	} else if limit != math.MaxInt64 {
-		glog.Infof("kube-dns: memory limit %d MiB, from GOMEMLIMIT or nine tenths of the cgroup's", limit>>20)
+		glog.Infof("kube-dns: memory limit %d MiB, from GOMEMLIMIT or 90 %% of the cgroup's", limit>>20)
 	}
 	a := &app{options: o, registry: prometheus.NewRegistry()}
 	kd, source, err := a.cluster()
@@ -193,7 +193,7 @@ func (a *app) run(ctx context.Context, source config.Source) error {
 		var lc net.ListenConfig
 		l, err := lc.Listen(ctx, "tcp", "localhost:6060")
 		if err != nil {
-			return errors.Join(fmt.Errorf("profiling: %w", err), health.Close(), listeners.Close())
+			return errors.Join(fmt.Errorf("listening for profiling: %w", err), health.Close(), listeners.Close())
 		}
 		parts = append(parts, httpPart(l, pprofMux()))
 	}
@@ -229,7 +229,7 @@ const quiet = 2 * time.Second
 // come for 2 s.
 func (a *app) drain(ctx context.Context) {
 	a.ready.set(func() string { return "shutting down" })
-	glog.Infof("kube-dns: draining for %v at most", a.options.DrainPeriod)
+	glog.Infof("kube-dns: draining for at most %v", a.options.DrainPeriod)
 	start := time.Now()
 	end := time.NewTimer(a.options.DrainPeriod)
 	defer end.Stop()
@@ -310,15 +310,15 @@ func (a *app) useNameservers(configured []netip.AddrPort) error {
 	}
 	local, err := forward.LocalAddrs()
 	if err != nil {
-		return fmt.Errorf("the addresses of this host: %w", err)
+		return fmt.Errorf("listing the addresses of this host: %w", err)
 	}
 	own := []netip.AddrPort{netip.AddrPortFrom(a.options.BindAddress, uint16(a.options.Port))}
 	kept, left := forward.Without(list, own, local)
 	for _, addr := range left {
-		glog.Warningf("kube-dns: nameserver %v (%s) is this server itself: left out", addr, from)
+		glog.Warningf("kube-dns: ignoring nameserver %v (%s), which is this server", addr, from)
 	}
 	if len(kept) == 0 {
-		glog.Warningf("kube-dns: no nameservers to forward to (%s): names outside %s are answered SERVFAIL", from, a.options.Domain)
+		glog.Warningf("kube-dns: no nameservers to forward to (%s): names outside %s get SERVFAIL", from, a.options.Domain)
 	}
 	if !slices.Equal(kept, a.forwarder.Nameservers()) {
 		glog.Infof("kube-dns: forwarding to %v (%s)", kept, from)

@@ -73,7 +73,7 @@ func (r *reload) report(u config.Update) {
 	if u.Err != nil {
 		r.refused = u
 		r.successful.Set(0)
-		glog.Errorf("config: %s refused, the running configuration stays: %v", u.Origin, u.Err)
+		glog.Errorf("config: %s refused, keeping the running configuration: %v", u.Origin, u.Err)
 		return
 	}
 	r.inForce = u

@@ -90,35 +90,35 @@ func Parse(args []string, getenv func(string) string, goFlags *flag.FlagSet) (o 
 		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 	})
 	var domain, nameservers, bind, federations, dnsService, master string
-	fs.StringVar(&domain, "domain", "cluster.local.", "cluster domain under which names are answered")
-	fs.StringVar(&nameservers, "nameservers", "", "comma-separated ip[:port] to forward other names to; overrides the nameservers of /etc/resolv.conf")
-	fs.StringVar(&o.Kubeconfig, "kubecfg-file", "", "kubeconfig file for access to the API server; neither this nor --kube-master-url: the pod's service account")
-	fs.StringVar(&master, "kube-master-url", "", "URL of the API server, which overrides the kubeconfig's; environment variables in it are expanded")
-	fs.IntVar(&o.HealthzPort, "healthz-port", 8081, "port of /, /explain, /config, /readiness and /cache")
-	fs.StringVar(&bind, "dns-bind-address", "0.0.0.0", "address to answer DNS on, IPv4 or IPv6")
-	fs.IntVar(&o.Port, "dns-port", 53, "port to answer DNS on")
-	fs.StringVar(&federations, "federations", "", "federations as name=domain,name=domain; deprecated: use the ConfigMap")
-	fs.StringVar(&o.ConfigMap, "config-map", "", "name of the ConfigMap to watch for configuration; excludes --config-dir")
+	fs.StringVar(&domain, "domain", "cluster.local.", "cluster domain; kube-dns is authoritative for the names below it")
+	fs.StringVar(&nameservers, "nameservers", "", "comma-separated ip[:port] of the upstream nameservers; overrides those of /etc/resolv.conf")
+	fs.StringVar(&o.Kubeconfig, "kubecfg-file", "", "kubeconfig file for access to the API server; without it and --kube-master-url, the pod's service account is used")
+	fs.StringVar(&master, "kube-master-url", "", "URL of the API server, overrides the kubeconfig's; environment variables in it are expanded")
+	fs.IntVar(&o.HealthzPort, "healthz-port", 8081, "HTTP port of /, /explain, /config, /readiness and /cache")
+	fs.StringVar(&bind, "dns-bind-address", "0.0.0.0", "IPv4 or IPv6 address to listen on for DNS")
+	fs.IntVar(&o.Port, "dns-port", 53, "port to listen on for DNS, UDP and TCP")
+	fs.StringVar(&federations, "federations", "", "federations as name=domain,name=domain; deprecated, use the ConfigMap")
+	fs.StringVar(&o.ConfigMap, "config-map", "", "name of the ConfigMap to watch for the configuration; cannot be combined with --config-dir")
 	fs.StringVar(&o.ConfigMapNamespace, "config-map-namespace", "kube-system", "namespace of the ConfigMap")
-	fs.StringVar(&o.ConfigDir, "config-dir", "", "directory to read configuration from, a mounted ConfigMap; excludes --config-map")
-	fs.DurationVar(&o.ConfigPeriod, "config-period", 10*time.Second, "how often to look at --config-dir, besides being told of changes")
-	fs.StringVar(&o.Manifests, "manifests", "", "directory of YAML or JSON files whose Services and EndpointSlices are served in place of an API server's")
-	fs.StringVar(&o.SnapshotFile, "snapshot-file", "", "file that keeps the Services and EndpointSlices over a restart, to answer while the API server is away")
-	fs.DurationVar(&o.InitialSyncTimeout, "initial-sync-timeout", time.Minute, "how long the first list of Services and EndpointSlices may take before the log says what is missing")
-	fs.DurationVar(&o.DrainPeriod, "drain-period", 10*time.Second, "how long to go on answering after SIGTERM, while questions come")
+	fs.StringVar(&o.ConfigDir, "config-dir", "", "directory to read the configuration from, such as a mounted ConfigMap; cannot be combined with --config-map")
+	fs.DurationVar(&o.ConfigPeriod, "config-period", 10*time.Second, "polling interval for --config-dir, in addition to inotify")
+	fs.StringVar(&o.Manifests, "manifests", "", "directory of YAML or JSON files; serve their Services and EndpointSlices instead of an API server's")
+	fs.StringVar(&o.SnapshotFile, "snapshot-file", "", "file to save Services and EndpointSlices in; after a restart they are served until the API server answers")
+	fs.DurationVar(&o.InitialSyncTimeout, "initial-sync-timeout", time.Minute, "log a warning if Services and EndpointSlices are not listed after this time")
+	fs.DurationVar(&o.DrainPeriod, "drain-period", 10*time.Second, "maximum time to keep answering after SIGTERM; ends early once there are no more queries")
 	fs.BoolVar(&o.Profiling, "profiling", false, "serve pprof on localhost:6060")
-	fs.DurationVar(&o.LogFlushFrequency, "log-flush-frequency", 5*time.Second, "how often to flush the log")
+	fs.DurationVar(&o.LogFlushFrequency, "log-flush-frequency", 5*time.Second, "interval between two flushes of the log")
 	fs.BoolVar(&o.Version, "version", false, "print the version and exit")
 	fs.DurationVar(&o.TTL, "ttl", 30*time.Second, "TTL of records, in whole seconds")
 	fs.DurationVar(&o.NegativeTTL, "negative-ttl", 30*time.Second, "TTL of negative answers, in whole seconds")
-	fs.IntVar(&o.UDPSize, "udp-size", 4096, "largest reply over UDP, in octets")
-	fs.IntVar(&o.UDPSockets, "udp-sockets", 0, "UDP sockets that share the port; 0 is one a core")
-	fs.StringVar(&dnsService, "dns-service", "kube-system/kube-dns", "namespace/name of the Service whose cluster IPs ns.dns.<domain> has")
-	fs.IntVar(&o.MaxForwarded, "max-forwarded", 1000, "questions under way at upstream nameservers at most; more are answered SERVFAIL")
-	fs.IntVar(&o.MaxTCPConnections, "max-tcp-connections", 1000, "TCP connections at one time at most; past it the one idle for the longest is closed")
+	fs.IntVar(&o.UDPSize, "udp-size", 4096, "maximum size of a UDP response, in octets")
+	fs.IntVar(&o.UDPSockets, "udp-sockets", 0, "number of UDP sockets that share the port; 0 = one per CPU")
+	fs.StringVar(&dnsService, "dns-service", "kube-system/kube-dns", "namespace/name of the Service that provides the addresses of ns.dns.<domain>")
+	fs.IntVar(&o.MaxForwarded, "max-forwarded", 1000, "maximum concurrent forwarded queries; excess gets SERVFAIL")
+	fs.IntVar(&o.MaxTCPConnections, "max-tcp-connections", 1000, "maximum concurrent TCP connections; when exceeded, the longest idle one is closed")
 	fs.IntVar(&o.MaxTCPConnectionsPerClient, "max-tcp-connections-per-client", 250, "TCP connections of one client address at one time at most")
-	fs.IntVar(&o.MaxAnswersPerSecond, "max-answers-per-second", 0, "answers over UDP to one client address at most, where dnsmasq is not the only client; 0 is no bound")
-	fs.DurationVar(&o.TCPIdleTimeout, "tcp-idle-timeout", 10*time.Second, "how long a TCP connection may be idle")
+	fs.IntVar(&o.MaxAnswersPerSecond, "max-answers-per-second", 0, "maximum UDP responses a second to one client address, 0 = unlimited; not for use behind dnsmasq, which is one client")
+	fs.DurationVar(&o.TCPIdleTimeout, "tcp-idle-timeout", 10*time.Second, "time after which an idle TCP connection is closed")
 	goFlags.VisitAll(func(f *flag.Flag) {
 		if fs.Lookup(f.Name) == nil {
 			fs.AddGoFlag(f)
@@ -172,7 +172,7 @@ func (o *Options) complete(r raw, getenv func(string) string) (err error) {
 		port int
 	}{{"dns-port", o.Port}, {"healthz-port", o.HealthzPort}} {
 		if p.port < 1 || p.port > 65535 {
-			return flagErr(p.name, strconv.Itoa(p.port), errors.New("not a port: 1 to 65535"))
+			return flagErr(p.name, strconv.Itoa(p.port), errors.New("not a port from 1 to 65535"))
 		}
 	}
 	for _, d := range []struct {
@@ -185,7 +185,7 @@ func (o *Options) complete(r raw, getenv func(string) string) (err error) {
 		{"tcp-idle-timeout", o.TCPIdleTimeout, time.Millisecond},
 	} {
 		if d.duration < d.least {
-			return flagErr(d.name, d.duration.String(), errors.New("too short"))
+			return flagErr(d.name, d.duration.String(), fmt.Errorf("must be at least %v", d.least))
 		}
 	}
 	for _, t := range []struct {
@@ -193,14 +193,14 @@ func (o *Options) complete(r raw, getenv func(string) string) (err error) {
 		ttl  time.Duration
 	}{{"ttl", o.TTL}, {"negative-ttl", o.NegativeTTL}} {
 		if t.ttl < time.Second || t.ttl > time.Hour*24*7 || t.ttl%time.Second != 0 {
-			return flagErr(t.name, t.ttl.String(), errors.New("not whole seconds from 1s to a week"))
+			return flagErr(t.name, t.ttl.String(), errors.New("must be whole seconds, from 1s to 168h (a week)"))
 		}
 	}
 	if o.UDPSize < 512 || o.UDPSize > 65535 {
-		return flagErr("udp-size", strconv.Itoa(o.UDPSize), errors.New("not within 512 and 65535"))
+		return flagErr("udp-size", strconv.Itoa(o.UDPSize), errors.New("must be from 512 to 65535"))
 	}
 	if o.UDPSockets < 0 || o.UDPSockets > 1024 {
-		return flagErr("udp-sockets", strconv.Itoa(o.UDPSockets), errors.New("not within 0 and 1024"))
+		return flagErr("udp-sockets", strconv.Itoa(o.UDPSockets), errors.New("must be from 0 to 1024"))
 	}
 	for _, n := range []struct {
 		name         string
@@ -210,7 +210,7 @@ func (o *Options) complete(r raw, getenv func(string) string) (err error) {
 		{"max-tcp-connections-per-client", o.MaxTCPConnectionsPerClient, 1}, {"max-answers-per-second", o.MaxAnswersPerSecond, 0},
 	} {
 		if n.value < n.least {
-			return flagErr(n.name, strconv.Itoa(n.value), fmt.Errorf("less than %d", n.least))
+			return flagErr(n.name, strconv.Itoa(n.value), fmt.Errorf("must be at least %d", n.least))
 		}
 	}
 	if err := o.exclusive(); err != nil {
@@ -219,21 +219,21 @@ func (o *Options) complete(r raw, getenv func(string) string) (err error) {
 	return o.environment(getenv)
 }
 
-// exclusive refuses flags that exclude each other.
+// exclusive refuses flags that cannot be combined.
 func (o *Options) exclusive() error {
 	switch {
 	case o.ConfigMap != "" && o.ConfigDir != "":
-		return errors.New("--config-map and --config-dir exclude each other")
+		return errors.New("--config-map and --config-dir cannot be combined")
 	case len(o.Federations) > 0 && o.ConfigMap != "":
-		return errors.New("--federations and --config-map exclude each other")
+		return errors.New("--federations and --config-map cannot be combined")
 	case len(o.Federations) > 0 && o.ConfigDir != "":
-		return errors.New("--federations and --config-dir exclude each other")
+		return errors.New("--federations and --config-dir cannot be combined")
 	case o.Manifests != "" && o.ConfigMap != "":
-		return errors.New("--config-map needs an API server, which --manifests stands in for")
+		return errors.New("--config-map needs an API server, and --manifests replaces it")
 	case o.Manifests != "" && o.SnapshotFile != "":
-		return errors.New("--snapshot-file keeps what an API server says, which --manifests stands in for")
+		return errors.New("--snapshot-file saves objects of an API server, and --manifests replaces it")
 	case o.Manifests != "" && (o.Kubeconfig != "" || o.MasterURL != ""):
-		return errors.New("--manifests stands in for the API server that --kubecfg-file or --kube-master-url names")
+		return errors.New("--manifests replaces the API server, so --kubecfg-file and --kube-master-url cannot be used with it")
 	}
 	return nil
 }
@@ -260,13 +260,13 @@ func (o *Options) environment(getenv func(string) string) error {
 	}
 	for _, name := range []string{"PROMETHEUS_NAMESPACE", "PROMETHEUS_SUBSYSTEM"} {
 		if v := or(name, "skydns"); !validMetricPart(v) {
-			return fmt.Errorf("%s=%q: not a part of a metric's name", name, v)
+			return fmt.Errorf("%s=%q: must be letters, digits and underscores, and not begin with a digit", name, v)
 		}
 	}
 	if v := getenv("PROMETHEUS_PORT"); v != "" {
 		port, err := strconv.Atoi(v)
 		if err != nil || port < 1 || port > 65535 {
-			return fmt.Errorf("PROMETHEUS_PORT=%q: not a port: 1 to 65535", v)
+			return fmt.Errorf("PROMETHEUS_PORT=%q: not a port from 1 to 65535", v)
 		}
 		o.Prometheus.Port = port
 	}
@@ -279,11 +279,11 @@ func (o *Options) environment(getenv func(string) string) error {
 func checkPath(s string) error {
 	switch {
 	case !strings.HasPrefix(s, "/"):
-		return errors.New("does not begin with /")
+		return errors.New("must begin with /")
 	case strings.ContainsAny(s, "{} \t"):
-		return errors.New("has a brace or a blank")
+		return errors.New("must not contain braces or blanks")
 	case s != "/" && strings.TrimSuffix(s, "/") != path.Clean(s):
-		return errors.New("has //, /./ or /../ in it")
+		return errors.New("must not contain //, /./ or /../")
 	}
 	return nil
 }
@@ -302,7 +302,7 @@ func validMetricPart(s string) bool {
 func parseDomain(s string) (string, error) {
 	name := strings.ToLower(strings.TrimSuffix(s, "."))
 	if name == "" {
-		return "", errors.New("empty")
+		return "", errors.New("must not be empty")
 	}
 	for label := range strings.SplitSeq(name, ".") {
 		if msgs := validation.IsDNS1123Label(label); len(msgs) > 0 {
@@ -312,7 +312,7 @@ func parseDomain(s string) (string, error) {
 	// There is to be room for names below it; those that are too long all the
 	// same the tree leaves out.
 	if len(name) > 200 {
-		return "", errors.New("longer than 200 octets")
+		return "", errors.New("must be at most 200 octets long")
 	}
 	return name + ".", nil
 }
