@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	_ "embed" // for the page
 	"fmt"
 	"html/template"
 	"net/http"
@@ -79,6 +80,9 @@ type serverStatus struct {
 	Queries  uint64 `json:"queries"`  // retries included
 	Failures uint64 `json:"failures"` // not answered, or with an error
 }
+
+//go:embed status.html
+var statusTemplate string
 
 // statusPage answers / with the status, as HTML or as JSON.
 type statusPage struct {
@@ -216,44 +220,3 @@ func (dnsmasqStatus) Percent(r *float64) string {
 func (s dnsmasqStatus) Recent() time.Duration {
 	return time.Duration(s.RecentSeconds * float64(time.Second)).Round(time.Second)
 }
-
-const statusTemplate = `{{define "body"}}
-{{range .Probes}}<section aria-labelledby="probe-{{.Label}}"><h2 id="probe-{{.Label}}">Probe {{.Label}}: {{if .OK}}<span class="ok">right answer</span>{{else}}<span class="bad">failing</span>{{end}}</h2>
-{{if not .OK}}<p class="error" role="alert">{{.Error}}</p>{{end}}
-<dl>
-<dt>Question</dt><dd class="name">{{.Name}} {{.Type}}</dd>
-<dt>Asked</dt><dd><span class="name">{{.Server}}</span> each {{.Interval}}{{if .Uncached}}, past dnsmasq's cache{{end}}</dd>
-<dt>Lately</dt><dd>{{.Recently}}</dd>
-<dt>For kubelet</dt><dd><a href="healthcheck/{{.Label}}">/healthcheck/{{.Label}}</a></dd>
-</dl>
-<details><summary>The last {{len .Recent}} probes</summary>
-<div class="scroll" role="region" aria-label="The last probes of {{.Label}}" tabindex="0"><table>
-<thead><tr><th scope="col">Finished</th><th scope="col">Result</th><th scope="col" class="number">Latency</th></tr></thead>
-<tbody>{{range .Recent}}<tr><th scope="row">{{time .Finished}}</th><td>{{if .Error}}<span class="bad">{{.Error}}</span>{{else}}<span class="ok">right answer</span>{{end}}</td><td class="number">{{duration .Latency}}</td></tr>{{end}}</tbody>
-</table></div></details></section>
-{{else}}<section><p>No probes are configured: --probe.</p></section>
-{{end}}
-{{with .Dnsmasq}}<section aria-labelledby="dnsmasq"><h2 id="dnsmasq">dnsmasq: {{if .Up}}<span class="ok">answers</span>{{else if .Polled.IsZero}}<span class="warn">not asked yet</span>{{else}}<span class="bad">does not answer</span>{{end}}</h2>
-{{with .Error}}<p class="error" role="alert">{{.}}</p>{{end}}
-<dl>
-<dt>Asked at</dt><dd><span class="name">{{.Addr}}</span>, last {{ago .Polled}}</dd>
-{{if not (or .Up .Polled.IsZero)}}<dt>Answered</dt><dd>{{ago .Answered}}; the numbers are as they were then</dd>{{end}}
-<dt>Hit ratio</dt><dd>{{.Percent .RecentHitRatio}} in the last {{.Recent}}; {{.Percent .HitRatio}} since dnsmasq's start</dd>
-<dt>Hits</dt><dd>{{.Hits}}</dd>
-<dt>Misses</dt><dd>{{.Misses}}</dd>
-<dt>Cache</dt><dd>{{.CacheSize}} entries at most; {{.Insertions}} inserted, {{.Evictions}} evicted before their time</dd>
-<dt>Restarts</dt><dd>{{.Restarts}} seen</dd>
-</dl>
-<p class="hint">Asking for these counters counts as hits, too.</p></section>
-<section aria-labelledby="servers"><h2 id="servers">dnsmasq's upstream servers</h2>
-{{if .Servers}}<div class="scroll" role="region" aria-label="dnsmasq's upstream servers" tabindex="0"><table>
-<thead><tr><th scope="col">Address</th><th scope="col" class="number">Questions</th><th scope="col" class="number">Failures</th></tr></thead>
-<tbody>{{range .Servers}}<tr><th scope="row" class="name">{{.Addr}}</th><td class="number">{{.Queries}}</td><td class="number">{{if .Failures}}<span class="warn">{{.Failures}}</span>{{else}}0{{end}}</td></tr>{{end}}</tbody>
-</table></div>{{else}}<p>None known.</p>{{end}}</section>{{end}}
-<section aria-labelledby="process"><h2 id="process">This sidecar</h2>
-<dl>
-<dt>Version</dt><dd class="name">{{.Version}}{{if ne .Revision "unknown"}} ({{.Revision}}){{end}}</dd>
-<dt>Started</dt><dd>{{ago .Started}}</dd>
-</dl>
-<p class="hint">This page is JSON for scripts: <span class="name">?format=json</span>, or an Accept header that prefers it.</p></section>
-{{end}}`

@@ -1,5 +1,6 @@
-// Package app runs kube-dns: it puts the parts together, starts them, and ends
-// them in order.
+// Package app runs kube-dns: it puts the parts together, starts them, reloads
+// the configuration and drains at the end. /readiness and /cache are here; what
+// people read is in cmd/kube-dns/site.
 package app
 
 import (

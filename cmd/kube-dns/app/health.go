@@ -12,8 +12,7 @@ import (
 	"kubedns/pkg/dns/treecache"
 )
 
-// ready is what /readiness says: nil from the first moment until there is a
-// reason not to be.
+// readiness is what /readiness answers: "starting" until set is called.
 type readiness struct{ why atomic.Pointer[func() string] }
 
 // set makes why say in words why kube-dns is not ready, or "" where it is.

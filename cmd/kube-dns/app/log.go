@@ -11,13 +11,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// clientVerbosity is the highest that client-go is let have. From 9 on it times
+// clientVerbosity is the highest verbosity that client-go gets. From 9 on it times
 // the steps of each request, with a data race where a request goes out over
 // another connection than the one that is being opened for it.
 const clientVerbosity = 8
 
-// logToGlog has client-go's messages go where glog's go, at the same verbosity
-// but for the highest.
+// logToGlog sends client-go's messages to glog, at the same verbosity up to
+// clientVerbosity.
 func logToGlog() error {
 	fs := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(fs)
@@ -38,7 +38,9 @@ func logToGlog() error {
 	return nil
 }
 
-// glogSink is a logr.LogSink that writes to glog.
+// glogSink is a logr.LogSink that writes to glog, in 50 lines. The formatter of
+// logr's own funcr would write the level and the message as pairs as well, where
+// kube-dns's log has plain text: client-go: watching resource="services".
 type glogSink struct {
 	name   string
 	values []any

@@ -12,8 +12,8 @@ import (
 	"kubedns/pkg/dns/config"
 )
 
-// ConfigPage is what /config answers. Fields are only ever added.
-type ConfigPage struct {
+// configuration is what /config answers. Fields are only ever added.
+type configuration struct {
 	// Values are the keys that a ConfigMap or directory can have, as they are
 	// in force.
 	Values []value `json:"values"`
@@ -84,7 +84,7 @@ type updateInForce struct {
 	// Read is when it was; absent where nothing was read yet.
 	Read     time.Time `json:"read,omitzero"`
 	Warnings []string  `json:"warnings"`
-	// Checked tells how changes come to be known.
+	// Checked is how changes are noticed, for people.
 	Checked string `json:"checked"`
 }
 
@@ -94,16 +94,16 @@ type updateRefused struct {
 	Version string    `json:"version,omitempty"`
 	Time    time.Time `json:"time"`
 	Reason  string    `json:"reason"`
-	// Stands tells that nothing was put into force since: what is in the
-	// ConfigMap or directory is still what was refused.
+	// Stands reports that no update was accepted since: the ConfigMap or
+	// directory still has what was refused.
 	Stands bool `json:"stands"`
 }
 
 // configPage describes what is in force now.
-func (s *Site) configPage() ConfigPage {
+func (s *Site) configPage() configuration {
 	now := s.o.Configuration()
 	inForce, refused := now.InForce, now.Refused
-	c := ConfigPage{
+	c := configuration{
 		Values: s.values(inForce), Nameservers: now.Nameservers,
 		InForce: updateInForce{
 			Origin: inForce.Origin, Version: inForce.Version, Read: inForce.Time, Warnings: inForce.Warnings, Checked: s.checked(),
@@ -125,15 +125,15 @@ func (s *Site) configPage() ConfigPage {
 	return c
 }
 
-// checked says how changes of the configuration come to be known.
+// checked is how changes of the configuration are noticed.
 func (s *Site) checked() string {
 	switch {
 	case s.o.Flags.ConfigDir != "":
-		return fmt.Sprintf("when inotify tells of a change, and each %v", s.o.Flags.ConfigPeriod)
+		return fmt.Sprintf("on inotify events, and every %v", s.o.Flags.ConfigPeriod)
 	case s.o.Flags.ConfigMap != "":
-		return "the API server tells of changes"
+		return "watches the API server"
 	}
-	return "it does not change while kube-dns runs"
+	return "once, at the start"
 }
 
 func (s *Site) values(u config.Update) []value {
@@ -143,7 +143,7 @@ func (s *Site) values(u config.Update) []value {
 	}
 	stubDomains := value{
 		Key: "stubDomains", Value: orEmpty(u.Config.StubDomains), From: s.from(u, "stubDomains", len(u.Config.StubDomains) > 0),
-		Note: "for dnsmasq, whose nanny reads them too; kube-dns itself forwards by upstreamNameservers alone",
+		Note: "by the nanny, for dnsmasq; kube-dns itself forwards to upstreamNameservers only",
 	}
 	for _, domain := range slices.Sorted(maps.Keys(u.Config.StubDomains)) {
 		line := domain + ":"
@@ -190,15 +190,16 @@ type flagTable struct {
 }
 
 // SetFlags are those that were given.
-func (c ConfigPage) SetFlags() flagTable {
+func (c configuration) SetFlags() flagTable {
 	return flagTable{"Set on the command line or in the environment", c.flagsThat(true)}
 }
 
 // OtherFlags are those that were not.
-func (c ConfigPage) OtherFlags() flagTable { return flagTable{"Not set", c.flagsThat(false)} }
+func (c configuration) OtherFlags() flagTable { return flagTable{"Not set", c.flagsThat(false)} }
 
-// flagsThat returns those that are set or not, with the dashes of flags.
-func (c ConfigPage) flagsThat(set bool) []options.Flag {
+// flagsThat returns the flags, with their dashes, and the variables that are
+// set, or those that are not.
+func (c configuration) flagsThat(set bool) []options.Flag {
 	var all []options.Flag
 	for _, f := range c.Flags {
 		f.Name = "--" + f.Name

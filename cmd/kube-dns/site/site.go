@@ -6,10 +6,10 @@
 // visit. Only Run starts something, a sample of the server's counters each 5 s.
 // What is common with the sidecar's page, such as the layout, is kubedns/pkg/page.
 //
-// The chart is drawn here, in 90 lines (chart.go), as the SVG of an area for
-// each rcode. The charting libraries for Go bring rasterizers and fonts for
-// pictures of their own look, those for browsers need scripts, which the
-// pages' Content-Security-Policy forbids.
+// The chart is an SVG drawn in 120 lines (chart.go): a rectangle for each rcode
+// and 5 s. Charting libraries for browsers need scripts, which the pages'
+// Content-Security-Policy forbids; those for Go draw axes and legends that do
+// not follow the page's colours, its dark scheme or the width of a phone.
 package site
 
 import (

@@ -8,8 +8,8 @@ import (
 	"kubedns/pkg/version"
 )
 
-// StatusPage is what / answers. Fields are only ever added.
-type StatusPage struct {
+// status is what / answers. Fields are only ever added.
+type status struct {
 	Program       string    `json:"program"` // "kube-dns"
 	Version       string    `json:"version"`
 	Revision      string    `json:"revision"`
@@ -103,8 +103,8 @@ type upstream struct {
 }
 
 // statusPage describes kube-dns as it is now.
-func (s *Site) statusPage(now time.Time) StatusPage {
-	p := StatusPage{
+func (s *Site) statusPage(now time.Time) status {
+	p := status{
 		Program: "kube-dns", Version: version.Version, Revision: version.Revision, Domain: s.o.Flags.Domain,
 		Started: s.o.Started, UptimeSeconds: now.Sub(s.o.Started).Seconds(),
 		Reason: s.o.NotReady(), Upstreams: []upstream{},
@@ -216,4 +216,4 @@ func percent(q questions, n uint64) string {
 }
 
 // Form is the form of /explain, empty.
-func (StatusPage) Form() explainForm { return explainForm{} }
+func (status) Form() explainForm { return explainForm{} }
