@@ -86,8 +86,8 @@ func TestConnTable(t *testing.T) {
 	}
 }
 
-func TestSeldom(t *testing.T) {
-	var s seldom
+func TestLogLimiter(t *testing.T) {
+	var s logLimiter
 	start := timeNow()
 	for i, want := range []struct {
 		after time.Duration
@@ -225,9 +225,9 @@ func TestRateOverUDP(t *testing.T) {
 	exchange(t, dial(t, "tcp", r.addr), question)
 }
 
-// Under pressure, what would be forwarded is refused, and the zone's names are
-// answered.
-func TestPressed(t *testing.T) {
+// While a socket is overloaded, what would be forwarded is answered SERVFAIL, and
+// the zone's names are answered.
+func TestOverloadedSheds(t *testing.T) {
 	s := newTestServer(t, fixture(), func(o *Options) {
 		o.Forwarder = fakeForwarder(func(context.Context, *dns.Msg, bool) (*dns.Msg, error) {
 			t.Error("forwarded")
@@ -235,7 +235,7 @@ func TestPressed(t *testing.T) {
 		})
 	})
 	w := s.newWorker()
-	w.pressed = true
+	w.overloaded = true
 	for question, want := range map[string]int{webA: dns.RcodeSuccess, "www.example.org. A": dns.RcodeServerFailure} {
 		out := w.handle(t.Context(), pack(t, newQuestion(t, question, nil)), nil, false, nil)
 		m := new(dns.Msg)
@@ -248,8 +248,8 @@ func TestPressed(t *testing.T) {
 	}
 }
 
-func TestPressure(t *testing.T) {
-	var p pressure
+func TestOverloadDetector(t *testing.T) {
+	var p overloadDetector
 	const ms = int64(time.Millisecond)
 	start := timeNow().UnixNano()
 	for i, tt := range []struct {

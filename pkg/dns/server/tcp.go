@@ -27,7 +27,7 @@ const tcpWriteTimeout = 5 * time.Second
 func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	var failed, refused seldom
+	var failed, refused logLimiter
 	for {
 		conn, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -107,10 +107,10 @@ func (s *Server) serveConn(ctx context.Context, conn *tcpConn) {
 	defer stop()
 
 	c := &session{s: s, conn: conn, in: bufio.NewReaderSize(conn, readBuffer), w: s.newWorker()}
-	defer c.w.slow.Wait()
+	defer c.w.async.Wait()
 	defer c.flush()
 	pending := make(chan struct{}, maxPipelined)
-	later := func() respond {
+	responder := func() respond {
 		select {
 		case pending <- struct{}{}:
 		default:
@@ -133,7 +133,7 @@ func (s *Server) serveConn(ctx context.Context, conn *tcpConn) {
 		now := time.Now().UnixNano()
 		s.asked.Store(now)
 		conn.active.Store(now)
-		ok := c.reply(ctx, msg, later)
+		ok := c.reply(ctx, msg, responder)
 		c.w.q.msg = nil // the buffer's, or too long to keep
 		if _, err := c.in.Discard(n); err != nil || !ok {
 			return
@@ -184,7 +184,7 @@ func (c *session) waiting() bool {
 
 // reply answers msg into the buffer of replies. It reports whether the
 // connection is to go on.
-func (c *session) reply(ctx context.Context, msg []byte, later func() respond) bool {
+func (c *session) reply(ctx context.Context, msg []byte, responder func() respond) bool {
 	if c.out == nil {
 		c.out = c.s.replies.Get().(*[]byte)
 	}
@@ -192,7 +192,7 @@ func (c *session) reply(ctx context.Context, msg []byte, later func() respond) b
 	// the others where it fits.
 	out := append(*c.out, 0, 0)
 	at := len(out)
-	reply := c.w.handle(ctx, msg, out[at:], true, later)
+	reply := c.w.handle(ctx, msg, out[at:], true, responder)
 	if reply == nil || c.out == nil { // nothing, or not yet, and perhaps flushed meanwhile
 		return true
 	}
