@@ -13,30 +13,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connTable bounds the TCP connections of each client and in all.
+// connTable bounds the TCP connections, of each client and in all.
 type connTable struct {
 	all, each int
 
 	mu       sync.Mutex
-	conns    map[*tcpConn]struct{}
-	byClient map[netip.Addr]int
+	conns    connSet
+	byClient map[netip.Addr]connSet
 	evicted  logLimiter
 }
+
+type connSet map[*tcpConn]struct{}
 
 // tcpConn is an open connection.
 type tcpConn struct {
 	net.Conn
-	client netip.Addr
-	active atomic.Int64 // when a question last came, or it was opened, in Unix nanoseconds
+	client  netip.Addr
+	active  atomic.Int64 // when a question last came, or it was opened, in Unix nanoseconds
+	pending atomic.Int32 // questions that wait for a deferred answer
 }
 
 func newConnTable(all, each int) *connTable {
-	return &connTable{all: all, each: each, conns: map[*tcpConn]struct{}{}, byClient: map[netip.Addr]int{}}
+	return &connTable{all: all, each: each, conns: connSet{}, byClient: map[netip.Addr]connSet{}}
 }
 
-// add enters a connection, or returns nil where its client has too many. Where
-// there are too many in all, the one that was idle for the longest is closed
-// (RFC 7766 section 6.2.3), so that idle ones cannot keep new clients out.
+// add enters a connection. If its client has too many, the client's longest idle
+// one is closed; if there are too many in all, the longest idle of all is (RFC
+// 7766 section 6.2.3). So idle connections keep no new one out.
 func (t *connTable) add(conn net.Conn) *tcpConn {
 	c := &tcpConn{Conn: conn}
 	c.active.Store(time.Now().UnixNano())
@@ -45,58 +48,71 @@ func (t *connTable) add(conn net.Conn) *tcpConn {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.byClient[c.client] >= t.each {
-		return nil
-	}
-	if len(t.conns) >= t.all {
-		t.evict()
+	if own := t.byClient[c.client]; len(own) >= t.each {
+		t.evict(own, "too many from one client")
+	} else if len(t.conns) >= t.all {
+		t.evict(t.conns, "too many")
 	}
 	t.conns[c] = struct{}{}
-	t.byClient[c.client]++
+	own := t.byClient[c.client] // may have gone with its last connection
+	if own == nil {
+		own = connSet{}
+		t.byClient[c.client] = own
+	}
+	own[c] = struct{}{}
 	return c
 }
 
-// makeRoom closes the connection that was idle for the longest, for its
-// descriptor, and tells whether there was one.
+// makeRoom closes the longest idle connection, to free its descriptor. It
+// reports whether there was one.
 func (t *connTable) makeRoom() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.evict()
+	return t.evict(t.conns, "out of file descriptors")
 }
 
-// evict closes the connection that was idle for the longest, and tells whether
-// there was one; t is locked.
-func (t *connTable) evict() bool {
-	var oldest *tcpConn
-	for c := range t.conns {
-		if oldest == nil || c.active.Load() < oldest.active.Load() {
-			oldest = c
-		}
-	}
-	if oldest == nil {
+// evict closes the longest idle connection of a set, and reports whether there
+// was one. t is locked. why is for the log.
+func (t *connTable) evict(set connSet, why string) bool {
+	c := set.longestIdle()
+	if c == nil {
 		return false
 	}
 	if n, ok := t.evicted.due(time.Now()); ok {
-		glog.V(2).Infof("server: %v: closed, there are too many TCP connections (%d closed)", oldest.RemoteAddr(), n)
+		glog.V(2).Infof("server: closed idle TCP connection from %v: %s (%d closed)", c.RemoteAddr(), why, n)
 	}
-	t.forget(oldest)
-	closeConn(oldest)
+	t.forget(c)
+	closeConn(c)
 	return true
 }
 
-// remove takes a connection that has ended out of the table.
+// longestIdle is the connection whose last question is the longest ago. One
+// that waits for an answer is idle only if all do. It is nil for an empty set.
+func (s connSet) longestIdle() *tcpConn {
+	var longest *tcpConn
+	longestBusy, longestActive := false, int64(0)
+	for c := range s {
+		busy, active := c.pending.Load() > 0, c.active.Load()
+		if longest == nil || longestBusy && !busy || longestBusy == busy && active < longestActive {
+			longest, longestBusy, longestActive = c, busy, active
+		}
+	}
+	return longest
+}
+
+// remove takes a closed connection out of the table.
 func (t *connTable) remove(c *tcpConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.forget(c)
 }
 
+// forget takes a connection out of the table, if it is there. t is locked.
 func (t *connTable) forget(c *tcpConn) {
-	if _, ok := t.conns[c]; !ok {
-		return
-	}
 	delete(t.conns, c)
-	if t.byClient[c.client]--; t.byClient[c.client] == 0 {
+	own := t.byClient[c.client]
+	delete(own, c)
+	if len(own) == 0 {
 		delete(t.byClient, c.client)
 	}
 }

@@ -60,11 +60,11 @@ type Options struct {
 	// TCPIdleTimeout ends a connection on which nothing was asked for so long
 	// (RFC 7766 section 6.2.3); 0 is 10 s.
 	TCPIdleTimeout time.Duration
-	// MaxTCPConnections bounds the connections at one time, past which the one
-	// that was idle for the longest is closed; 0 is 1000.
+	// MaxTCPConnections bounds the open connections; 0 is 1000. Past it, a new
+	// one closes the one that has been idle longest.
 	MaxTCPConnections int
-	// MaxTCPConnectionsPerClient bounds those of one client address, past
-	// which new ones are refused; 0 is 250.
+	// MaxTCPConnectionsPerClient bounds those of one client address; 0 is 250.
+	// Past it, a new one closes the client's own that has been idle longest.
 	MaxTCPConnectionsPerClient int
 	// MaxAnswersPerSecond bounds the answers over UDP to one client address;
 	// 0 is no bound.

@@ -27,7 +27,7 @@ const tcpWriteTimeout = 5 * time.Second
 func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	var failed, refused logLimiter
+	var failed logLimiter
 	for {
 		conn, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -49,13 +49,6 @@ func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 			continue
 		}
 		c := s.conns.add(conn)
-		if c == nil {
-			if n, ok := refused.due(time.Now()); ok {
-				glog.V(2).Infof("server: %v: too many TCP connections of one client (%d refused)", conn.RemoteAddr(), n)
-			}
-			closeConn(conn)
-			continue
-		}
 		wg.Go(func() {
 			defer s.conns.remove(c)
 			s.serveConn(ctx, c)
@@ -117,8 +110,12 @@ func (s *Server) serveConn(ctx context.Context, conn *tcpConn) {
 			c.flush() // it may take a while
 			pending <- struct{}{}
 		}
+		conn.pending.Add(1)
 		return func(reply []byte) {
-			defer func() { <-pending }()
+			defer func() {
+				conn.pending.Add(-1)
+				<-pending
+			}()
 			if len(reply) > 0 {
 				framed := binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(reply)), uint16(len(reply)))
 				c.write(append(framed, reply...))

@@ -124,8 +124,8 @@ func Parse(args []string, getenv func(string) string, goFlags *flag.FlagSet) (o 
 	fs.IntVar(&o.UDPSockets, "udp-sockets", 0, "UDP sockets that share the port; 0 is one a core")
 	fs.StringVar(&dnsService, "dns-service", "kube-system/kube-dns", "namespace/name of the Service whose cluster IPs ns.dns.<domain> has")
 	fs.IntVar(&o.MaxForwarded, "max-forwarded", 1000, "questions under way at upstream nameservers at most; more are answered SERVFAIL")
-	fs.IntVar(&o.MaxTCPConnections, "max-tcp-connections", 1000, "TCP connections at one time at most; past it the one idle for the longest is closed")
-	fs.IntVar(&o.MaxTCPConnectionsPerClient, "max-tcp-connections-per-client", 250, "TCP connections of one client address at one time at most")
+	fs.IntVar(&o.MaxTCPConnections, "max-tcp-connections", 1000, "maximum open TCP connections; past it, a new one closes the one that has been idle longest")
+	fs.IntVar(&o.MaxTCPConnectionsPerClient, "max-tcp-connections-per-client", 250, "maximum open TCP connections of one client address; past it, a new one closes the client's own that has been idle longest")
 	fs.IntVar(&o.MaxAnswersPerSecond, "max-answers-per-second", 0, "answers over UDP to one client address at most, where dnsmasq is not the only client; 0 is no bound")
 	fs.DurationVar(&o.TCPIdleTimeout, "tcp-idle-timeout", 10*time.Second, "how long a TCP connection may be idle")
 	goFlags.VisitAll(func(f *flag.Flag) {
