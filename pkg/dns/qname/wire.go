@@ -44,8 +44,9 @@ func (w *Wire) Read(msg []byte, at int) (end int, ok bool) {
 		}
 		w.starts[w.labels] = uint8(n)
 		w.labels++
-		for i := 1; i <= length; i++ {
-			w.octets[n+i] = lower(msg[at+i])
+		label := w.octets[n+1 : n+1+length]
+		for i, c := range msg[at+1 : at+1+length] {
+			label[i] = lower(c)
 		}
 		at += 1 + length
 		n += 1 + length

@@ -58,7 +58,7 @@ var (
 func (q *query) parse(msg []byte) error {
 	q.msg, q.qend, q.edns, q.udpSize, q.version, q.do = msg, 0, false, 0, 0, false
 	q.wire.Reset()
-	q.name, q.qtype, q.qclass = qname.Name{}, 0, 0
+	q.qtype, q.qclass = 0, 0
 	if len(msg) < headerLen {
 		return errDrop // there is no header to answer with
 	}
