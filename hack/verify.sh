@@ -75,6 +75,7 @@ never 'pkg/dnsmasq/...' '^kubedns/(cmd(/.*)?|pkg/sidecar(/.*)?|pkg/dns|pkg/dns/(
 	'the nanny reads the configuration, and nothing else of kube-dns'
 never 'pkg/sidecar/...' '^kubedns/(cmd(/.*)?|pkg/dns|pkg/dns/(server|treecache|federation)(/.*)?)$' \
 	"the sidecar takes dnsmasq's counters, and nothing of kube-dns"
+never 'pkg/dns/qname' '^(kubedns/(cmd|pkg/(dns$|dns/[^q]|[^d]))|[a-z0-9-]+(\.[a-z0-9-]+)+/)' 'the forms of names need nothing else'
 never 'pkg/dns/server pkg/dns/treecache pkg/dns/config/... pkg/dns/federation' '^kubedns/pkg/dns$' \
 	'pkg/dns imports these'
 # A package depends on itself, so explain is left out.

@@ -226,8 +226,16 @@ func TestTCPLimits(t *testing.T) {
 		return int(v)
 	}
 	first := open("127.0.2.1", each+15)
-	if len(first) != each {
-		t.Errorf("%d connections of one client are served, want %d", len(first), each)
+	if len(first) != each+15 {
+		t.Fatalf("%d connections of one client are served, want %d: its own idle for the longest go", len(first), each+15)
+	}
+	if got := connections(); got != each {
+		t.Errorf("%d connections, want %d", got, each)
+	}
+	for i, conn := range first {
+		if _, _, err := askTCP("", conn, packet); (err == nil) != (i >= 15) {
+			t.Fatalf("connection %d of %d is served: %v", i, each+15, err == nil)
+		}
 	}
 	for _, from := range []string{"127.0.2.2", "127.0.2.3", "127.0.2.4"} {
 		if got := len(open(from, each)); got != each {

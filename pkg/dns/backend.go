@@ -7,6 +7,7 @@ import (
 	etcd "github.com/coreos/etcd/client"
 	"github.com/skynetservices/skydns/msg"
 
+	"kubedns/pkg/dns/qname"
 	"kubedns/pkg/dns/treecache"
 )
 
@@ -32,41 +33,30 @@ const (
 // With an asterisk in it, a name has the records of other types than SRV;
 // SRVRecords has those.
 func (kd *KubeDNS) Records(name string, _ bool) ([]msg.Service, error) {
-	if strings.Contains(name, "*") {
-		return kd.records(name, noPorts)
-	}
-	return kd.records(name, allKinds)
+	return kd.records(name, noPorts)
 }
 
 // SRVRecords is Records for a question of type SRV: at a name with an asterisk
 // in it there are the records of ports and no others, at a Service's own those
 // of every port.
 func (kd *KubeDNS) SRVRecords(name string) ([]msg.Service, error) {
-	if strings.Contains(name, "*") {
-		return kd.records(name, onlyPorts)
-	}
-	return kd.records(name, allKinds)
+	return kd.records(name, onlyPorts)
 }
 
+// records has the records at name: where it is a wildcard those that are
+// wanted, else all.
 func (kd *KubeDNS) records(name string, want kinds) ([]msg.Service, error) {
-	zone := kd.tree.Zone()
-	if name == zone {
-		return nil, nil
+	n := kd.tree.Names().ParseText(name)
+	if !n.Wildcard {
+		want = allKinds
 	}
-	under, ok := strings.CutSuffix(name, "."+zone)
-	if !ok {
-		return nil, errNoName
-	}
-	labels := strings.Split(under, ".")
-	switch top := labels[len(labels)-1]; {
-	case top == "svc" && len(labels) == 1:
+	switch n.Form {
+	case qname.Apex, qname.Services, qname.Pods, qname.PodNamespace:
 		return nil, nil
-	case top == "svc":
-		return kd.below(labels[:len(labels)-1], want)
-	case top == "pod" && len(labels) <= 2:
-		return nil, nil
-	case top == "pod" && len(labels) == 3:
-		if addr, ok := treecache.ParsePodLabel([]byte(labels[0])); ok {
+	case qname.Namespace, qname.Service, qname.Endpoint, qname.Protocol, qname.Port:
+		return kd.below(n, want)
+	case qname.Pod:
+		if addr, ok := n.Addr(); ok {
 			return []msg.Service{kd.record(addr.String(), name)}, nil
 		}
 	}
@@ -78,26 +68,28 @@ func (kd *KubeDNS) record(host, name string) msg.Service {
 	return msg.Service{Host: host, Priority: treecache.Priority, Weight: 10, Ttl: kd.ttl, Key: msg.Path(name)}
 }
 
-// below is the records of a name left of svc and the zone.
-func (kd *KubeDNS) below(labels []string, want kinds) ([]msg.Service, error) {
-	zone, n := kd.tree.Zone(), len(labels)
-	if n > 4 {
-		return nil, errNoName
+// below is the records of a name below svc and the zone.
+func (kd *KubeDNS) below(n qname.Name, want kinds) ([]msg.Service, error) {
+	zone, namespace, service, label, port := kd.tree.Zone(), string(n.Namespace()), "*", "", ""
+	if n.Form >= qname.Service {
+		service = string(n.Service())
 	}
-	service := "*"
-	if n > 1 {
-		service = labels[n-2]
+	if n.Form > qname.Service {
+		label = string(n.Below())
+	}
+	if n.Form == qname.Port {
+		port = string(n.Port())
 	}
 	var all []msg.Service
 	found := false
-	kd.tree.Match(labels[n-1], service, func(r *treecache.Records) {
-		if n > 2 && r.Kind == treecache.ExternalName {
+	kd.tree.Match(namespace, service, func(r *treecache.Records) {
+		if n.Form > qname.Service && r.Kind == treecache.ExternalName {
 			return
 		}
-		switch n {
-		case 1:
+		switch n.Form {
+		case qname.Namespace:
 			found = true
-		case 2:
+		case qname.Service:
 			found = true
 			switch {
 			case want == onlyPorts:
@@ -107,18 +99,19 @@ func (kd *KubeDNS) below(labels []string, want kinds) ([]msg.Service, error) {
 			default:
 				all = append(all, r.Services(zone, kd.ttl)...)
 			}
-		case 3:
-			at := r.LabelServices(labels[0], zone, kd.ttl)
+		case qname.Endpoint:
+			at := r.LabelServices(label, zone, kd.ttl)
 			if want != onlyPorts {
 				all = append(all, at...)
 			}
 			found = found || len(at) > 0
+		case qname.Protocol:
 			for _, p := range r.Ports {
-				found = found || matchUnderscored(labels[0], p.Protocol) && labels[0] != "*"
+				found = found || matchUnderscored(label, p.Protocol)
 			}
-		case 4:
+		case qname.Port:
 			for _, p := range r.Ports {
-				if matchUnderscored(labels[0], p.Name) && matchUnderscored(labels[1], p.Protocol) {
+				if matchUnderscored(port, p.Name) && matchUnderscored(label, p.Protocol) {
 					found = true
 					if want != noPorts {
 						all = append(all, r.PortServices(p, zone, kd.ttl)...)
@@ -127,8 +120,8 @@ func (kd *KubeDNS) below(labels []string, want kinds) ([]msg.Service, error) {
 			}
 		}
 	})
-	if !found && n == 1 {
-		_, found = kd.tree.Service([]byte(labels[0]), nil)
+	if !found && n.Form == qname.Namespace {
+		_, found = kd.tree.Service(n.Namespace(), nil)
 	}
 	if found {
 		if want == onlyPorts {
@@ -136,8 +129,10 @@ func (kd *KubeDNS) below(labels []string, want kinds) ([]msg.Service, error) {
 		}
 		return all, nil
 	}
-	if target, ok := kd.Federated(labels); ok && target != "" {
-		return []msg.Service{kd.record(target, strings.Join(labels, ".")+".svc."+zone)}, nil
+	if labels, ok := n.Federated(); ok {
+		if target, ok := kd.Federated(labels); ok && target != "" {
+			return []msg.Service{kd.record(target, strings.Join(labels, ".")+".svc."+zone)}, nil
+		}
 	}
 	return nil, errNoName
 }
@@ -162,14 +157,15 @@ func uniqueTargets(all []msg.Service) []msg.Service {
 // protocol name. An asterisk stands for an underscored label only where
 // nothing but a port or protocol can stand.
 func matchUnderscored(label, name string) bool {
-	return label == name || label == "*" || label == "_*"
+	return label == name || qname.IsWildcard(label)
 }
 
 // ReverseRecord implements skydns.Backend: the first owner of a reverse name's
 // address. SkyDNS has room for one.
 func (kd *KubeDNS) ReverseRecord(name string) (*msg.Service, error) {
-	addr, err := treecache.ParseReverse(treecache.AppendName(nil, strings.ToLower(name)))
-	if err != nil {
+	n := kd.tree.Names().ParseText(name)
+	addr, ok := n.Addr()
+	if !ok || n.Form != qname.Reverse {
 		return nil, errNoName
 	}
 	first, _, ok := kd.tree.Reverse(addr)

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"kubedns/pkg/dns/forward"
+	"kubedns/pkg/dns/qname"
 	"kubedns/pkg/dns/server"
 	"kubedns/pkg/dns/treecache"
 )
@@ -105,7 +106,7 @@ func newAsked(question dns.Question) asked {
 		q.star = q.labels[len(q.labels)-1] == "svc" && (slices.Contains(q.labels, "*") || slices.Contains(q.labels, "_*"))
 	}
 	q.reverse = strings.HasSuffix(q.name, ".in-addr.arpa.") || strings.HasSuffix(q.name, ".ip6.arpa.")
-	if addr, err := treecache.ParseReverse(treecache.AppendName(nil, q.name)); err == nil {
+	if addr, err := qname.ParseReverse(qname.Append(nil, q.name)); err == nil {
 		q.addr = addr
 	}
 	return q
@@ -243,11 +244,11 @@ func (e *environment) srvs(q asked, targets []string) outcome {
 	return o
 }
 
-// A deviation is where records.md asks for another answer than SkyDNS has for
+// A deviation is where docs/records.md asks for another answer than SkyDNS has for
 // the same backend. Every one of them is here.
 type deviation struct {
 	name string
-	why  string // the row of records.md, or the RFC
+	why  string // the row of docs/records.md, or the RFC
 	// want changes SkyDNS's answer into the one asked for; it leaves alone
 	// what it is not about.
 	want func(e *environment, q asked, o outcome) outcome
@@ -392,7 +393,7 @@ var deviations = []deviation{
 			if !q.zone || len(q.labels) != 3 || q.labels[2] != "pod" || !strings.HasPrefix(q.labels[0], "--ffff-") {
 				return o
 			}
-			addr, ok := treecache.ParsePodLabel([]byte(q.labels[0]))
+			addr, ok := qname.ParsePodLabel([]byte(q.labels[0]))
 			if !ok || !addr.Is4In6() || q.Qtype != dns.TypeA && q.Qtype != dns.TypeAAAA {
 				return o
 			}
@@ -726,7 +727,7 @@ func (g generator) question(tree *treecache.Tree) dns.Question {
 		if g.IntN(6) == 0 {
 			addr = netip.MustParseAddr(pick(g, "198.51.100.1", "2001:db8:1::1"))
 		}
-		name = treecache.ReverseName(addr)
+		name = qname.ReverseName(addr)
 		if g.IntN(2) == 0 {
 			qtype = dns.TypePTR
 		}

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"kubedns/pkg/dns/qname"
 	"kubedns/pkg/dns/treecache"
 )
 
@@ -153,7 +154,7 @@ func zoneText(tree *treecache.Tree) string {
 	slices.SortFunc(all, netip.Addr.Compare)
 	for _, addr := range all {
 		for _, name := range reverseNames(tree, addr) {
-			lines = append(lines, treecache.ReverseName(addr)+" PTR "+relative(name))
+			lines = append(lines, qname.ReverseName(addr)+" PTR "+relative(name))
 		}
 	}
 	if len(lines) == 0 {

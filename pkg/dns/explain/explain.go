@@ -14,6 +14,7 @@ import (
 
 	"kubedns/pkg/dns/config"
 	"kubedns/pkg/dns/forward"
+	"kubedns/pkg/dns/qname"
 	"kubedns/pkg/dns/server"
 	"kubedns/pkg/dns/treecache"
 
@@ -137,8 +138,9 @@ type explanation struct {
 	ctx context.Context
 
 	question dns.Question
-	name     string   // the question's, in lower case
-	labels   []string // of name left of the zone, from the left
+	name     string // the question's, in lower case
+	qname    qname.Name
+	labels   []string // of name left of the zone, from the left; nil outside
 	inZone   bool
 	way      server.Way
 	reply    *dns.Msg // over TCP; nil where there is none
@@ -157,7 +159,10 @@ func (e *Explainer) explain(ctx context.Context, r Request, q dns.Question, up *
 			Steps:    []string{}, Replies: []Reply{}, Way: WayUnknown, Reason: Failed,
 		},
 	}
-	x.labels, x.inZone = e.under(x.name)
+	x.qname = e.o.Tree.Names().ParseText(q.Name)
+	if x.inZone = x.qname.InZone(); x.inZone {
+		x.labels = x.qname.Labels()
+	}
 	x.replies()
 	switch x.way {
 	case server.WayNone:
@@ -172,19 +177,6 @@ func (e *Explainer) explain(ctx context.Context, r Request, q dns.Question, up *
 		x.zone()
 	}
 	return x
-}
-
-// under has the labels of a name left of the zone.
-func (e *Explainer) under(name string) (labels []string, inZone bool) {
-	zone := e.o.Tree.Zone()
-	if name == zone {
-		return nil, true
-	}
-	left, ok := strings.CutSuffix(name, "."+zone)
-	if !ok {
-		return nil, false
-	}
-	return strings.Split(left, "."), true
 }
 
 // consistent tells whether what the tree said is what the reply says.
@@ -378,8 +370,8 @@ func (x *explanation) incomplete() {
 // reverse is a reverse name that the tree holds.
 func (x *explanation) reverse() {
 	x.out.Way = WayReverse
-	addr, err := treecache.ParseReverse(treecache.AppendName(nil, x.name))
-	if err != nil {
+	addr, ok := x.qname.Addr()
+	if !ok {
 		return
 	}
 	first, more, ok := x.o.Tree.Reverse(addr)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"kubedns/pkg/dns/qname"
 	"kubedns/pkg/dns/treecache"
 )
 
@@ -170,12 +171,12 @@ func (x *explanation) has(namespace, name string) bool {
 	return r != nil
 }
 
-// nearService finds Services near one that there is not; n labels stand left
-// of the zone.
-func (x *explanation) nearService(n int) {
+// nearService finds Services near one that there is not.
+func (x *explanation) nearService() {
 	names := x.names.get(x.o.Tree)
+	n := len(x.labels)
 	namespace := x.labels[n-2]
-	if n == 2 {
+	if x.qname.Form == qname.Namespace {
 		for _, ns := range closest(namespace, names.all) {
 			x.addNear("a namespace with a name like it", ns)
 		}
@@ -207,7 +208,7 @@ func (x *explanation) nearService(n int) {
 		add("the same Service in another namespace", service, ns)
 	}
 	add("a Service of this namespace's name in a namespace of this Service's name", namespace, service)
-	if n > 3 {
+	if x.qname.Form > qname.Service {
 		// a.b.svc with something in front, and something left out: perhaps
 		// the labels are a Service and its namespace already.
 		add("with the first labels as Service and namespace", x.labels[0], x.labels[1])

@@ -13,7 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"kubedns/pkg/dns/federation"
-	"kubedns/pkg/dns/treecache"
+	"kubedns/pkg/dns/qname"
 )
 
 // A Request is what is to be explained. ParseRequest makes it.
@@ -69,7 +69,7 @@ func NewRequest(name, qtype, search string) (Request, error) {
 		return r, errors.New("search is no namespace: 1 to 63 letters, digits and dashes, neither first nor last a dash")
 	}
 	if addr, err := netip.ParseAddr(name); err == nil {
-		r.Name, r.Absolute = treecache.ReverseName(addr.WithZone("").Unmap()), true
+		r.Name, r.Absolute = qname.ReverseName(addr.WithZone("").Unmap()), true
 	} else if err := r.parseName(name); err != nil {
 		return r, err
 	}
@@ -123,7 +123,7 @@ func (r *Request) parseName(name string) error {
 func (r *Request) parseType(s string) error {
 	if s == "" {
 		r.Type = dns.TypeA
-		if _, err := treecache.ParseReverse(treecache.AppendName(nil, strings.ToLower(r.Name))); err == nil {
+		if _, err := qname.ParseReverse(qname.Append(nil, strings.ToLower(r.Name))); err == nil {
 			r.Type = dns.TypePTR
 		}
 		return nil

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/miekg/dns"
+
+	"kubedns/pkg/dns/qname"
 )
 
 // ndots is what Kubernetes gives pods: a name with fewer dots goes through the
@@ -50,7 +52,7 @@ func (e *Explainer) search(ctx context.Context, r Request, up *oneQuestion) (dns
 			if m != nil && !answered {
 				c.Note = noteOf(m)
 			}
-			if n := e.missingLabels(strings.ToLower(name)); !answered && n < fewest {
+			if n := e.missingLabels(name); !answered && n < fewest {
 				best, fewest = name, n
 			}
 		}
@@ -96,26 +98,25 @@ func isName(name string) bool {
 // missingLabels counts the labels of a name in the zone left of the longest
 // name that exists; names outside miss more than any.
 func (e *Explainer) missingLabels(name string) int {
-	labels, inZone := e.under(name)
-	if !inZone {
+	n := e.o.Tree.Names().ParseText(name)
+	if !n.InZone() {
 		return 999
 	}
-	n := len(labels)
-	if n < 2 || labels[n-1] != "svc" {
-		return n
+	var service []byte
+	switch {
+	case n.Form < qname.Namespace || n.Form > qname.BelowService:
+		return n.Left()
+	case n.Form >= qname.Service:
+		service = n.Service()
 	}
-	r, namespace := []byte(nil), []byte(labels[n-2])
-	if n > 2 {
-		r = []byte(labels[n-3])
-	}
-	records, exists := e.o.Tree.Service(namespace, r)
+	records, exists := e.o.Tree.Service(n.Namespace(), service)
 	switch {
 	case !exists:
-		return n - 1
+		return n.Left() - 1
 	case records == nil:
-		return n - 2
+		return n.Left() - 2
 	}
-	return n - 3
+	return n.Left() - 3
 }
 
 // searchSteps says what came of the search path.

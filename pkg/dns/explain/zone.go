@@ -9,6 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"kubedns/pkg/dns/qname"
 	"kubedns/pkg/dns/server"
 	"kubedns/pkg/dns/treecache"
 
@@ -34,30 +35,29 @@ func (x *explanation) absent(closest int, reason Reason, part, name, format stri
 	x.fail(reason, part, name, format, args...)
 }
 
-// zone walks to a name of the zone as records.md has it, and says on the way
-// what is there.
+// zone walks to a name of the zone, see docs/records.md, and says on the way what
+// is there.
 func (x *explanation) zone() {
 	x.out.Way = WayTree
-	n := len(x.labels)
-	if n == 0 {
+	switch x.qname.Form {
+	case qname.Apex:
 		x.step("%s is the zone's own name: it has SOA and NS records", x.question.Name)
 		x.exists()
 		x.typed("SOA and NS")
-		return
-	}
-	switch top := x.labels[n-1]; {
-	case top == "svc":
+	case qname.Services, qname.Namespace, qname.Service, qname.Endpoint, qname.Protocol, qname.Port, qname.BelowService:
 		x.step("%s is in the zone %s below svc: it is answered from the zone's tree of Services", x.question.Name, x.o.Tree.Zone())
-		x.services(n)
-	case top == "pod":
-		x.pods(n)
-	case top == "dns":
-		x.dnsNames(n)
-	case top == "dns-version" && n == 1:
+		x.services()
+	case qname.Pods, qname.PodNamespace, qname.Pod, qname.BelowPod:
+		x.pods()
+	case qname.DNS, qname.Nameserver, qname.BelowDNS:
+		x.dnsNames()
+	case qname.Version:
 		x.step("%s has the version of the DNS specification as a TXT record", x.question.Name)
 		x.exists()
 		x.typed("TXT")
 	default:
+		n := len(x.labels)
+		top := x.labels[n-1]
 		x.step("%s is in the zone %s, which has svc, pod, dns and dns-version below it, and not %q", x.question.Name, x.o.Tree.Zone(), top)
 		x.absent(n, NoName, "name", top, "There is no %s in the zone %s: names of Services end in svc.%[2]s.", top, x.o.Tree.Zone())
 		x.nearMissingSvc()
@@ -78,13 +78,13 @@ func (x *explanation) typed(has string) {
 	}
 }
 
-func (x *explanation) dnsNames(n int) {
+func (x *explanation) dnsNames() {
 	x.step("dns.%s has the name of the zone's nameserver below it, ns.dns.%[1]s, with the cluster IPs of the Service %v", x.o.Tree.Zone(), x.o.DNSService)
-	switch {
-	case n == 1:
+	switch x.qname.Form {
+	case qname.DNS:
 		x.exists()
 		x.typed("no records, only a name below it")
-	case n == 2 && x.labels[0] == "ns":
+	case qname.Nameserver:
 		x.exists()
 		r, _ := x.o.Tree.Service([]byte(x.o.DNSService.Namespace), []byte(x.o.DNSService.Name))
 		x.serviceFacts(x.o.DNSService, r, nil)
@@ -95,27 +95,29 @@ func (x *explanation) dnsNames(n int) {
 		}
 		x.typed("the addresses of the Service " + x.o.DNSService.String())
 	default:
+		n := len(x.labels)
 		x.absent(n-1, NoName, "name", x.labels[n-2], "There is nothing but ns.dns.%s below dns.%[1]s.", x.o.Tree.Zone())
 	}
 }
 
-func (x *explanation) pods(n int) {
+func (x *explanation) pods() {
 	x.out.Way = WayPod
 	x.step("%s is below pod.%s: names of the form a-b-c-d.namespace.pod.%[2]s stand for the address in them, whether or not there is such a Pod", x.question.Name, x.o.Tree.Zone())
-	switch {
-	case n < 3:
+	switch x.qname.Form {
+	case qname.Pods, qname.PodNamespace:
 		x.exists()
 		x.typed("no records, only names below it")
 		return
-	case n > 3:
+	case qname.BelowPod:
+		n := len(x.labels)
 		closest := n - 2
-		if _, ok := treecache.ParsePodLabel([]byte(x.labels[n-3])); ok {
+		if _, ok := qname.ParsePodLabel([]byte(x.labels[n-3])); ok {
 			closest = n - 3
 		}
 		x.absent(closest, NoName, "name", x.labels[n-4], "There is nothing below a Pod's name.")
 		return
 	}
-	addr, ok := treecache.ParsePodLabel([]byte(x.labels[0]))
+	addr, ok := x.qname.Addr()
 	if !ok {
 		x.step("%q is no address: four numbers without leading zeros with dashes for dots, or an IPv6 address with dashes for colons", x.labels[0])
 		x.absent(1, NotPodAddress, "address", x.labels[0], "%s stands for no address.", x.labels[0])
@@ -133,9 +135,10 @@ func familyType(v4 bool) string {
 	return "AAAA"
 }
 
-// services is everything below svc; n labels stand left of the zone.
-func (x *explanation) services(n int) {
-	if n == 1 {
+// services is svc and everything below it.
+func (x *explanation) services() {
+	form, n := x.qname.Form, len(x.labels)
+	if form == qname.Services {
 		x.exists()
 		x.step("it has namespaces below it, and no records of its own")
 		x.typed("no records, only names below it")
@@ -150,39 +153,37 @@ func (x *explanation) services(n int) {
 	if !exists {
 		x.step("no Service is in the namespace %q: for the DNS it does not exist", namespace)
 		x.absent(n-1, NoNamespace, "namespace", namespace, "There is no Service in the namespace %s.", namespace)
-		if n == 4 && x.federation() {
+		if x.federation() {
 			return
 		}
-		x.nearService(n)
+		x.nearService()
 		return
 	}
 	x.step("the namespace %q has Services", namespace)
-	if n == 2 {
+	if form == qname.Namespace {
 		x.exists()
 		x.typed("no records, only names below it")
 		return
 	}
 	key := treecache.Key{Namespace: namespace, Name: x.labels[n-3]}
 	r, _ := x.o.Tree.Service([]byte(key.Namespace), []byte(key.Name))
-	x.serviceFacts(key, r, x.leftOut(n, r))
+	x.serviceFacts(key, r, x.leftOut(r))
 	switch {
 	case r == nil:
-		x.noRecords(n, key)
-		if n == 4 {
-			x.federation()
-		}
-	case n == 3:
+		x.noRecords(key)
+		x.federation()
+	case form == qname.Service:
 		x.service(key, r)
 	default:
-		x.belowService(n, key, r)
+		x.belowService(key, r)
 	}
 }
 
 // noRecords is a Service without a name in the DNS, or none at all.
-func (x *explanation) noRecords(n int, key treecache.Key) {
+func (x *explanation) noRecords(key treecache.Key) {
 	d, known := x.o.Source.Known(key)
 	absent := func(reason Reason, part, name, format string, args ...any) {
-		x.absent(n-2, reason, part, name, format, args...)
+		x.absent(len(x.labels)-2, reason, part, name, format, args...)
 	}
 	switch {
 	case known && x.out.Service == nil: // it has come since it was asked for
@@ -190,7 +191,7 @@ func (x *explanation) noRecords(n int, key treecache.Key) {
 	case !known:
 		x.step("there is no Service %q in it", key.Name)
 		absent(NoService, "service", key.Name, "There is no Service %s in the namespace %s.", key.Name, key.Namespace)
-		x.nearService(n)
+		x.nearService()
 	case d.Headless:
 		s := x.out.Service
 		switch {
@@ -291,19 +292,18 @@ func typesOf(v4, v6, srv int) string {
 }
 
 // belowService is a name with labels left of a Service's that has records.
-func (x *explanation) belowService(n int, key treecache.Key, r *treecache.Records) {
+func (x *explanation) belowService(key treecache.Key, r *treecache.Records) {
+	form, n := x.qname.Form, len(x.labels)
 	if r.Kind == treecache.ExternalName {
 		x.step("the Service %v is an ExternalName, which has nothing below its name", key)
 		x.absent(n-3, BelowService, "name", x.labels[n-4], "Nothing is below the name of the ExternalName Service %v.", key)
-		if n == 4 {
-			x.federation()
-		}
+		x.federation()
 		return
 	}
 	label := x.labels[n-4]
 	at := r.AtString(label)
 	switch {
-	case n == 4 && len(at) > 0:
+	case form == qname.Endpoint && len(at) > 0:
 		x.exists()
 		if r.Kind == treecache.Headless {
 			x.step("%q is the hostname or label of %s of the headless Service %v that %s ready", label, count(len(at), "endpoint"), key, isOrAre(len(at)))
@@ -319,15 +319,13 @@ func (x *explanation) belowService(n int, key treecache.Key, r *treecache.Record
 			}
 		}
 		x.typed(typesOf(v4, v6, 0))
-	case n <= 5 && strings.HasPrefix(label, "_"):
-		x.port(n, key, r)
-	case n > 4 && len(at) > 0:
+	case form == qname.Protocol || form == qname.Port:
+		x.port(key, r)
+	case len(at) > 0:
 		x.absent(n-4, NoSuchEndpoint, "name", x.labels[n-5], "Nothing is below the name of an endpoint.")
 	default:
-		x.noEndpoint(n, key, r, label)
-		if n == 4 {
-			x.federation()
-		}
+		x.noEndpoint(key, r, label)
+		x.federation()
 	}
 }
 
@@ -339,7 +337,8 @@ func isOrAre(n int) string {
 }
 
 // noEndpoint is a label below a Service that none of its endpoints has.
-func (x *explanation) noEndpoint(n int, key treecache.Key, r *treecache.Records, label string) {
+func (x *explanation) noEndpoint(key treecache.Key, r *treecache.Records, label string) {
+	n := len(x.labels)
 	if r.Kind != treecache.Headless {
 		x.step("the Service %v has a cluster IP: below its name are its ports' names and its address's label, not its endpoints", key)
 		x.absent(n-3, BelowService, "endpoint", label, "The Service %v is not headless: its endpoints have no names.", key)
@@ -361,7 +360,8 @@ func (x *explanation) noEndpoint(n int, key treecache.Key, r *treecache.Records,
 }
 
 // port is _protocol or _port._protocol below a Service.
-func (x *explanation) port(n int, key treecache.Key, r *treecache.Records) {
+func (x *explanation) port(key treecache.Key, r *treecache.Records) {
+	n := len(x.labels)
 	protocol := x.labels[n-4]
 	if !r.HasProtocol([]byte(protocol)) {
 		x.step("no named port of the Service %v has the protocol %q", key, protocol)
@@ -369,7 +369,7 @@ func (x *explanation) port(n int, key treecache.Key, r *treecache.Records) {
 		x.nearPorts(r)
 		return
 	}
-	if n == 4 {
+	if x.qname.Form == qname.Protocol {
 		x.exists()
 		x.step("ports of the Service %v have the protocol %q: the name exists and has no records of its own", key, protocol)
 		x.typed("no records, only names below it")
@@ -408,13 +408,10 @@ func (x *explanation) wildcard() {
 	}
 }
 
-// federation is a name of four labels that the tree does not have: a federated
-// Service's, maybe. It reports whether it is one.
+// federation is for a name that the tree does not have. It reports whether the
+// name is a federated Service's.
 func (x *explanation) federation() bool {
-	if !x.o.Source.HasFederations() {
-		return false
-	}
-	target, ok := x.o.Source.Federated(x.labels[:3])
+	target, ok := x.federated(x.qname)
 	if !ok {
 		return false
 	}
@@ -440,6 +437,15 @@ func (x *explanation) federation() bool {
 	return true
 }
 
+// federated is Source.Federated for a name.
+func (e *Explainer) federated(n qname.Name) (target string, ok bool) {
+	labels, ok := n.Federated()
+	if !ok || !e.o.Source.HasFederations() {
+		return "", false
+	}
+	return e.o.Source.Federated(labels)
+}
+
 // chain follows a CNAME at the question's name to target.
 func (x *explanation) chain(target string) {
 	if x.out.Way == WayTree {
@@ -460,8 +466,7 @@ func (x *explanation) chain(target string) {
 			x.chainEnd(name, loop)
 			return
 		}
-		labels, inZone := x.under(strings.ToLower(name))
-		if !inZone {
+		if !x.o.Tree.Names().Contains(name) {
 			seen[strings.ToLower(name)] = true
 			var back bool
 			if name, back = x.chainOutside(name); !back {
@@ -471,9 +476,8 @@ func (x *explanation) chain(target string) {
 				x.chainEnd(name, loop)
 				return
 			}
-			labels, _ = x.under(strings.ToLower(name))
 		}
-		if target = x.targetOf(labels); target == "" {
+		if target = x.targetOf(name); target == "" {
 			x.chainEnd(name, "")
 			return
 		}
@@ -485,24 +489,21 @@ func (x *explanation) chain(target string) {
 const loop = "it stands in the chain before: a loop"
 
 // targetOf is what a name of the zone is a CNAME to; "" where it is none.
-func (x *explanation) targetOf(labels []string) string {
-	n := len(labels)
-	if n == 3 && labels[2] == "svc" {
-		if r, _ := x.o.Tree.Service([]byte(labels[1]), []byte(labels[0])); r != nil {
+func (x *explanation) targetOf(name string) string {
+	n := x.o.Tree.Names().ParseText(name)
+	switch n.Form {
+	case qname.Service:
+		if r, _ := x.o.Tree.Service(n.Namespace(), n.Service()); r != nil {
 			return r.Target
 		}
-	}
-	if n == 4 && labels[3] == "svc" && x.o.Source.HasFederations() && !x.inTree(labels) {
-		target, _ := x.o.Source.Federated(labels[:3])
+	case qname.Endpoint:
+		if r, _ := x.o.Tree.Service(n.Namespace(), n.Service()); r != nil && len(r.At(n.Below())) > 0 {
+			return ""
+		}
+		target, _ := x.federated(n)
 		return target
 	}
 	return ""
-}
-
-// inTree tells whether the tree has an endpoint's name.
-func (x *explanation) inTree(labels []string) bool {
-	r, _ := x.o.Tree.Service([]byte(labels[2]), []byte(labels[1]))
-	return r != nil && len(r.AtString(labels[0])) > 0
 }
 
 // chainOutside follows name by what the nameservers said of it. reached is set
@@ -555,12 +556,11 @@ func (x *explanation) chainOutside(name string) (last string, reached bool) {
 			end.TTL = rr.Header().Ttl
 		}
 	}
-	_, inZone := x.under(strings.ToLower(name))
 	switch {
 	case len(end.Addresses) > 0:
 		end.Addresses = end.Addresses[:min(len(end.Addresses), maxNamesInOneLine)]
 		x.out.Summary = fmt.Sprintf("%s is a CNAME, and the chain ends at %s with %s.", x.question.Name, name, count(answersOf(x.reply, x.question.Qtype), "address"))
-	case inZone:
+	case x.o.Tree.Names().Contains(name):
 		return name, true
 	case reply.Rcode == dns.RcodeNameError:
 		end.Fault = "NXDOMAIN"
@@ -641,7 +641,7 @@ type candidateEndpoint struct {
 
 // leftOut has the rule by which an endpoint is not in the answer; nil where
 // only readiness counts.
-func (x *explanation) leftOut(n int, r *treecache.Records) func(candidateEndpoint) string {
+func (x *explanation) leftOut(r *treecache.Records) func(candidateEndpoint) string {
 	family := func(e candidateEndpoint) string {
 		switch {
 		case x.question.Qtype == dns.TypeA && !e.addr.Is4():
@@ -654,24 +654,24 @@ func (x *explanation) leftOut(n int, r *treecache.Records) func(candidateEndpoin
 	if r != nil && r.Kind != treecache.Headless {
 		return nil
 	}
-	switch {
-	case n == 3 && x.question.Qtype == dns.TypeSRV:
+	switch form := x.qname.Form; {
+	case form == qname.Service && x.question.Qtype == dns.TypeSRV:
 		return func(e candidateEndpoint) string {
 			if !slices.ContainsFunc(e.ports, func(p cluster.DescribedPort) bool { return p.Number != 0 }) {
 				return "no such port: its slice has no port with a number"
 			}
 			return ""
 		}
-	case n == 3:
+	case form == qname.Service:
 		return family
-	case n == 4 && !strings.HasPrefix(x.labels[0], "_"):
+	case form == qname.Endpoint:
 		return func(e candidateEndpoint) string {
 			if e.label != x.labels[0] {
 				return "hostname elsewhere: its name is " + e.label
 			}
 			return family(e)
 		}
-	case n == 5:
+	case form == qname.Port:
 		return func(e candidateEndpoint) string {
 			for _, p := range e.ports {
 				if "_"+strings.ToLower(p.Name) == x.labels[0] && "_"+strings.ToLower(p.Protocol) == x.labels[1] {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"kubedns/pkg/dns/treecache"
+	"kubedns/pkg/dns/qname"
 )
 
 // benchQuestions are those that nearly all traffic is made of, and which the
@@ -20,7 +20,7 @@ var benchQuestions = []struct{ name, question string }{
 	{"SRV", "_http._tcp.web.default.svc.cluster.local. SRV"},
 	{"SRV20", "_http._tcp.twenty.default.svc.cluster.local. SRV"},
 	{"PTR", "10.0.96.10.in-addr.arpa. PTR"},
-	{"PTR6", treecache.ReverseName(addr("fd00::10")) + " PTR"},
+	{"PTR6", qname.ReverseName(addr("fd00::10")) + " PTR"},
 	{"Pod", "10-1-2-3.default.pod.cluster.local. A"},
 	{"NS", "ns.dns.cluster.local. A"},
 	{"SOA", "cluster.local. SOA"},

@@ -42,19 +42,16 @@ type Inspection struct {
 // counts it. What goes upstream, f is asked. It takes as long as an answer
 // does, or until ctx is done.
 func (s *Server) Inspect(ctx context.Context, f Forwarder, msg []byte, tcp bool) Inspection {
-	shadow := &Server{
-		zone: s.zone, backend: s.backend, forwarder: f, skydns: s.skydns, skydnsSRV: s.skydnsSRV,
-		udpSize: s.udpSize, panics: s.panics, metrics: s.unseen,
-		// Names with an asterisk wait for each other here, not for clients',
-		// and those do not wait for these.
-		wildcardSlots: s.inspectSlots,
-	}
-	w := shadow.newWorker()
+	// A copy: what answers a question answers it here too. Only what leaves a
+	// trace is replaced.
+	a := s.answerer
+	a.forwarder, a.metrics, a.wildcards = f, s.inspectMetrics, s.inspectWildcards
+	w := a.newWorker()
 	later := make(chan []byte, 1)
 	reply := w.handle(ctx, msg, nil, tcp, func() respond {
 		return func(b []byte) { later <- bytes.Clone(b) }
 	})
-	w.slow.Wait()
+	w.async.Wait()
 	select {
 	case reply = <-later:
 	default:
@@ -70,14 +67,14 @@ func (w *worker) took() Way {
 	if !w.decided {
 		return WayNone
 	}
-	switch w.way {
-	case wayWildcard:
+	switch w.route {
+	case routeWildcard:
 		return WayWildcard
-	case wayExternal:
+	case routeExternal:
 		return WayExternal
-	case wayFederation:
+	case routeFederation:
 		return WayFederation
-	case wayForward:
+	case routeForward:
 		return WayForward
 	}
 	if w.sys == systemReverse {

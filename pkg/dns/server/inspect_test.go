@@ -32,7 +32,7 @@ func TestInspect(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return fmt.Sprint(families, s.LastQuestion(), s.wildcards.Load(), len(s.wildcardSlots))
+		return fmt.Sprint(families, s.LastQuestion(), s.wildcards.waiting.Load(), len(s.wildcards.slots))
 	}
 	lines := func(wire []byte) string {
 		m := new(dns.Msg)
@@ -105,8 +105,8 @@ func TestInspectEnds(t *testing.T) {
 func TestInspectWildcardSlots(t *testing.T) {
 	s := newTestServer(t, fixture(), nil)
 	s.backend.records = map[string][]Record{"*.default.svc.cluster.local.": {{Host: "10.96.0.10", Ttl: 30, Key: "/x"}}}
-	for range cap(s.wildcardSlots) {
-		s.wildcardSlots <- struct{}{}
+	for range cap(s.wildcards.slots) {
+		s.wildcards.slots <- struct{}{}
 	}
 	got := s.Inspect(t.Context(), s.forwarder, pack(t, newQuestion(t, "*.default.svc.cluster.local. A", nil)), false)
 	m := new(dns.Msg)

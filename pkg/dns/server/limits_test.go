@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,42 +43,61 @@ func isTimeout(err error) bool {
 }
 
 func TestConnTable(t *testing.T) {
-	table := newConnTable(3, 2)
+	table := newConnTable(4, 2)
 	a1, a2 := table.add(newPipe(t, "192.0.2.1:1")), table.add(newPipe(t, "192.0.2.1:2"))
-	if a1 == nil || a2 == nil {
-		t.Fatal("two connections of one client are refused")
-	}
-	if table.add(newPipe(t, "[::ffff:192.0.2.1]:3")) != nil {
-		t.Error("a third one of the client is let in, as it came in IPv6's form")
-	}
-	b := table.add(newPipe(t, "192.0.2.2:1"))
-	if b == nil || table.size() != 3 {
-		t.Fatalf("another client's first is refused, or the size is %d", table.size())
-	}
-	a1.active.Store(20)
-	a2.active.Store(10)
-	b.active.Store(30)
-	c := table.add(newPipe(t, "192.0.2.3:1"))
-	if c == nil || table.size() != 3 {
-		t.Fatalf("with the table full, another client's is refused, or the size is %d", table.size())
-	}
-	for name, tt := range map[string]struct {
-		conn *tcpConn
-		want bool
-	}{"a1": {a1, false}, "a2": {a2, true}, "b": {b, false}, "c": {c, false}} {
-		if got := isClosed(t, tt.conn); got != tt.want {
-			t.Errorf("%s closed: %v, want %v: the one idle for the longest goes", name, got, tt.want)
+	b1, b2 := table.add(newPipe(t, "192.0.2.2:1")), table.add(newPipe(t, "192.0.2.2:2"))
+	conns := map[string]*tcpConn{"a1": a1, "a2": a2, "b1": b1, "b2": b2}
+	var closed []string
+	// want fails unless the connections that are closed are those that were
+	// before and one more.
+	want := func(name string) {
+		t.Helper()
+		if name != "" {
+			closed = append(closed, name)
+		}
+		for name, c := range conns {
+			if got, want := isClosed(t, c), slices.Contains(closed, name); got != want {
+				t.Errorf("%s closed: %v, want %v", name, got, want)
+			}
+		}
+		open := len(conns) - len(closed)
+		if got := table.size(); got != open {
+			t.Errorf("the size is %d, want %d", got, open)
 		}
 	}
-	// Where descriptors are short, the same one goes though the table is not full.
-	a1.active.Store(40)
-	if !table.makeRoom() || !isClosed(t, b) || isClosed(t, a1) || table.size() != 2 {
-		t.Errorf("b is closed: %v, a1: %v, the size is %d; want b alone", isClosed(t, b), isClosed(t, a1), table.size())
+	want("")
+	a1.active.Store(20)
+	a2.active.Store(15)
+	b1.active.Store(10)
+	b2.active.Store(5)
+	// A client past its bound: its own, though others are idle for longer. An
+	// IPv4 address counts the same in IPv6's form.
+	conns["a3"] = table.add(newPipe(t, "[::ffff:192.0.2.1]:3"))
+	want("a2")
+	// All past the bound: the longest idle of all.
+	conns["c"] = table.add(newPipe(t, "192.0.2.3:1"))
+	want("b2")
+	// One that waits for an answer is not idle.
+	b1.pending.Store(1)
+	conns["d"] = table.add(newPipe(t, "192.0.2.4:1"))
+	want("a1")
+	// Unless all do.
+	for _, c := range conns {
+		c.pending.Store(1)
 	}
-	table.remove(a2) // its goroutine ends later
-	table.remove(a1)
-	table.remove(b)
-	table.remove(c)
+	conns["e"] = table.add(newPipe(t, "192.0.2.5:1"))
+	conns["e"].pending.Store(1)
+	want("b1")
+	// To free a descriptor, though the table has room.
+	table.all = 100
+	conns["a3"].active.Store(50)
+	if !table.makeRoom() {
+		t.Error("makeRoom closed nothing")
+	}
+	want("a3")
+	for _, c := range conns {
+		table.remove(c) // its goroutine ends later
+	}
 	if table.size() != 0 || len(table.byClient) != 0 {
 		t.Errorf("left: %d connections, %d clients", table.size(), len(table.byClient))
 	}
@@ -86,8 +106,8 @@ func TestConnTable(t *testing.T) {
 	}
 }
 
-func TestSeldom(t *testing.T) {
-	var s seldom
+func TestLogLimiter(t *testing.T) {
+	var s logLimiter
 	start := timeNow()
 	for i, want := range []struct {
 		after time.Duration
@@ -225,9 +245,9 @@ func TestRateOverUDP(t *testing.T) {
 	exchange(t, dial(t, "tcp", r.addr), question)
 }
 
-// Under pressure, what would be forwarded is refused, and the zone's names are
-// answered.
-func TestPressed(t *testing.T) {
+// While a socket is overloaded, what would be forwarded is answered SERVFAIL, and
+// the zone's names are answered.
+func TestOverloadedSheds(t *testing.T) {
 	s := newTestServer(t, fixture(), func(o *Options) {
 		o.Forwarder = fakeForwarder(func(context.Context, *dns.Msg, bool) (*dns.Msg, error) {
 			t.Error("forwarded")
@@ -235,7 +255,7 @@ func TestPressed(t *testing.T) {
 		})
 	})
 	w := s.newWorker()
-	w.pressed = true
+	w.overloaded = true
 	for question, want := range map[string]int{webA: dns.RcodeSuccess, "www.example.org. A": dns.RcodeServerFailure} {
 		out := w.handle(t.Context(), pack(t, newQuestion(t, question, nil)), nil, false, nil)
 		m := new(dns.Msg)
@@ -248,8 +268,8 @@ func TestPressed(t *testing.T) {
 	}
 }
 
-func TestPressure(t *testing.T) {
-	var p pressure
+func TestOverloadDetector(t *testing.T) {
+	var p overloadDetector
 	const ms = int64(time.Millisecond)
 	start := timeNow().UnixNano()
 	for i, tt := range []struct {

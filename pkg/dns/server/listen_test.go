@@ -275,7 +275,7 @@ func TestPanics(t *testing.T) {
 			t.Errorf("an asterisk after panics: %s", s.text(m))
 		}
 	}
-	eventually(t, "no name with an asterisk is left", func() bool { return s.wildcards.Load() == 0 })
+	eventually(t, "no name with an asterisk is left", func() bool { return s.wildcards.waiting.Load() == 0 })
 }
 
 // A Forwarder that answers neither a reply nor an error is a panic as well.

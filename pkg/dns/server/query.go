@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/miekg/dns"
+
+	"kubedns/pkg/dns/qname"
 )
 
 // headerLen is a DNS header's length in octets (RFC 1035 section 4.1.1).
@@ -34,10 +36,8 @@ type query struct {
 
 	qend int // where the question section ends in msg
 
-	lower   [255]byte  // the question's name in lower case, wire form
-	namelen int        // its length with the root's octet
-	labels  [128]uint8 // where each label begins in lower, from the left
-	nlabels int
+	wire qname.Wire // the question's name
+	name qname.Name // the same, with its form; set by worker.parse
 
 	edns    bool
 	udpSize uint16 // as offered in the OPT record
@@ -53,29 +53,12 @@ var (
 	errVersion = errors.New("EDNS version")             // BADVERS
 )
 
-// name is the question's name in wire form, in lower case.
-func (q *query) name() []byte { return q.lower[:q.namelen] }
-
-// label is the i-th label from the left, in lower case.
-func (q *query) label(i int) []byte {
-	at := int(q.labels[i])
-	return q.lower[at+1 : at+1+int(q.lower[at])]
-}
-
-// labelStrings are the first n labels from the left.
-func (q *query) labelStrings(n int) []string {
-	s := make([]string, n)
-	for i := range s {
-		s[i] = string(q.label(i))
-	}
-	return s
-}
-
 // parse takes msg apart. The errors are the ones above; with all but errDrop,
 // id, flags and, where the question could be read, qend are set.
 func (q *query) parse(msg []byte) error {
 	q.msg, q.qend, q.edns, q.udpSize, q.version, q.do = msg, 0, false, 0, 0, false
-	q.namelen, q.nlabels, q.qtype, q.qclass = 0, 0, 0, 0
+	q.wire.Reset()
+	q.qtype, q.qclass = 0, 0
 	if len(msg) < headerLen {
 		return errDrop // there is no header to answer with
 	}
@@ -106,35 +89,9 @@ func (q *query) parse(msg []byte) error {
 // parseQuestion reads the one question. Its name is not compressed: there is
 // nothing before it to point to.
 func (q *query) parseQuestion() error {
-	msg, at, n := q.msg, headerLen, 0
-	for {
-		if at >= len(msg) {
-			return errFormat
-		}
-		length := int(msg[at])
-		if length > 63 || at+1+length > len(msg) || n+1+length > len(q.lower) {
-			return errFormat
-		}
-		q.lower[n] = byte(length)
-		if length == 0 {
-			at++
-			n++
-			break
-		}
-		q.labels[q.nlabels] = uint8(n)
-		q.nlabels++
-		for i := 1; i <= length; i++ {
-			c := msg[at+i]
-			if c-'A' < 26 {
-				c |= 0x20
-			}
-			q.lower[n+i] = c
-		}
-		at += 1 + length
-		n += 1 + length
-	}
-	q.namelen = n
-	if at+4 > len(msg) {
+	msg := q.msg
+	at, ok := q.wire.Read(msg, headerLen)
+	if !ok || at+4 > len(msg) {
 		return errFormat
 	}
 	q.qtype = binary.BigEndian.Uint16(msg[at:])

@@ -323,26 +323,26 @@ func FuzzParseQuery(f *testing.F) {
 			return
 		}
 		// b's own octets, with the upper case made lower.
-		want := bytes.ToLower(asciiOnly(b[headerLen : headerLen+len(q.name())]))
-		if got := asciiOnly(q.name()); !bytes.Equal(got, want) {
+		want := bytes.ToLower(asciiOnly(b[headerLen : headerLen+len(q.wire.Octets())]))
+		if got := asciiOnly(q.wire.Octets()); !bytes.Equal(got, want) {
 			t.Fatalf("name %q, want %q", got, want)
 		}
-		name, _, uerr := dns.UnpackDomainName(q.name(), 0)
+		name, _, uerr := dns.UnpackDomainName(q.wire.Octets(), 0)
 		if uerr != nil || !strings.EqualFold(name, m.Question[0].Name) {
 			t.Fatalf("name %q (%v), miekg/dns has %q", name, uerr, m.Question[0].Name)
 		}
 		if q.qtype != m.Question[0].Qtype || q.qclass != m.Question[0].Qclass || q.id != m.Id {
 			t.Fatalf("type %d class %d ID %d, miekg/dns has %v", q.qtype, q.qclass, q.id, m.Question[0])
 		}
-		if n := dns.CountLabel(m.Question[0].Name); q.nlabels != n {
-			t.Fatalf("%d labels, want %d", q.nlabels, n)
+		if n := dns.CountLabel(m.Question[0].Name); q.wire.Labels() != n {
+			t.Fatalf("%d labels, want %d", q.wire.Labels(), n)
 		}
 		var joined []byte
-		for i := range q.nlabels {
-			joined = append(append(joined, byte(len(q.label(i)))), q.label(i)...)
+		for i := range q.wire.Labels() {
+			joined = append(append(joined, byte(len(q.wire.Label(i)))), q.wire.Label(i)...)
 		}
-		if !bytes.Equal(append(joined, 0), q.name()) {
-			t.Fatalf("labels %q of %q", joined, q.name())
+		if !bytes.Equal(append(joined, 0), q.wire.Octets()) {
+			t.Fatalf("labels %q of %q", joined, q.wire.Octets())
 		}
 		opt := m.IsEdns0()
 		if q.edns != (opt != nil) {

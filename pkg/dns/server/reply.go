@@ -161,8 +161,9 @@ func (r *reply) srv(owner uint16, weight, port uint16, label string, under []byt
 	return target
 }
 
-// named appends a record whose rdata is label below under: PTR, NS, CNAME.
-func (r *reply) named(owner, rrtype uint16, label string, under []byte) bool {
+// appendNameRR appends a record whose rdata is one name, label below under:
+// PTR, NS, CNAME.
+func (r *reply) appendNameRR(owner, rrtype uint16, label string, under []byte) bool {
 	n := len(under)
 	if label != "" {
 		n += 1 + len(label)

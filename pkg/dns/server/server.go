@@ -18,6 +18,7 @@ import (
 	skydns "github.com/skynetservices/skydns/server"
 	"golang.org/x/sys/unix"
 
+	"kubedns/pkg/dns/qname"
 	"kubedns/pkg/dns/treecache"
 	"kubedns/pkg/version"
 )
@@ -59,11 +60,11 @@ type Options struct {
 	// TCPIdleTimeout ends a connection on which nothing was asked for so long
 	// (RFC 7766 section 6.2.3); 0 is 10 s.
 	TCPIdleTimeout time.Duration
-	// MaxTCPConnections bounds the connections at one time, past which the one
-	// that was idle for the longest is closed; 0 is 1000.
+	// MaxTCPConnections bounds the open connections; 0 is 1000. Past it, a new
+	// one closes the one that has been idle longest.
 	MaxTCPConnections int
-	// MaxTCPConnectionsPerClient bounds those of one client address, past
-	// which new ones are refused; 0 is 250.
+	// MaxTCPConnectionsPerClient bounds those of one client address; 0 is 250.
+	// Past it, a new one closes the client's own that has been idle longest.
 	MaxTCPConnectionsPerClient int
 	// MaxAnswersPerSecond bounds the answers over UDP to one client address;
 	// 0 is no bound.
@@ -75,28 +76,58 @@ type Options struct {
 
 // Server answers DNS questions over UDP and TCP.
 type Server struct {
+	answerer
+
+	sockets int
+	tcpIdle time.Duration
+	conns   *connTable
+	replies sync.Pool    // of *[]byte, for replies over TCP
+	rate    *rateLimiter // nil for no limit
+
+	asked atomic.Int64 // when the last question came, in Unix nanoseconds
+
+	inspectMetrics   *metrics // never collected
+	inspectWildcards *wildcardQueue
+}
+
+// answerer answers a message, however it came. Inspect works on a copy, so a
+// field must stay valid when it is copied: use a pointer for what has a state.
+// What counts or bounds the questions of clients is replaced in Inspect.
+type answerer struct {
 	zone      *zone
 	backend   Backend
 	forwarder Forwarder
 	skydns    dns.Handler // questions of every type but SRV
 	skydnsSRV dns.Handler
 	udpSize   uint16
-	sockets   int
-	tcpIdle   time.Duration
-	conns     *connTable
-	replies   sync.Pool    // of *[]byte, for replies over TCP
-	rate      *rateLimiter // nil: no limit
 	metrics   *metrics
-
-	asked atomic.Int64 // when the last question came, in Unix nanoseconds
-
-	panics *panicLog
-	unseen *metrics // what Inspect counts, which nobody collects
-
-	wildcards     atomic.Int32  // names with an asterisk that wait or are answered
-	wildcardSlots chan struct{} // those that are answered
-	inspectSlots  chan struct{} // the same, of Inspect
+	panics    *panicLog
+	wildcards *wildcardQueue
 }
+
+// wildcardQueue bounds the questions for names with an asterisk: maxWildcards
+// wait or are answered, and as many are answered at one time as slots has room
+// for.
+type wildcardQueue struct {
+	waiting atomic.Int32
+	slots   chan struct{}
+}
+
+func newWildcardQueue(slots int) *wildcardQueue {
+	return &wildcardQueue{slots: make(chan struct{}, slots)}
+}
+
+// enter counts a question and reports whether there was room for it. If there
+// was, leave must be called once it is answered.
+func (w *wildcardQueue) enter() bool {
+	if w.waiting.Add(1) > maxWildcards {
+		w.waiting.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (w *wildcardQueue) leave() { w.waiting.Add(-1) }
 
 // New makes a server; it listens once Listen is called.
 func New(o Options) (*Server, error) {
@@ -127,22 +158,24 @@ func New(o Options) (*Server, error) {
 	}
 	conns := newConnTable(o.MaxTCPConnections, o.MaxTCPConnectionsPerClient)
 	s := &Server{
-		zone:      newZone(o.Tree, o.TTL, o.NegativeTTL, o.DNSService),
-		backend:   o.Backend,
-		forwarder: o.Forwarder,
-		udpSize:   max(o.UDPSize, dns.MinMsgSize),
-		sockets:   o.Sockets,
-		tcpIdle:   o.TCPIdleTimeout,
-		conns:     conns,
-		rate:      newRateLimiter(o.MaxAnswersPerSecond),
-		metrics:   newMetrics(o.Namespace, o.Subsystem, func() float64 { return float64(conns.size()) }),
+		answerer: answerer{
+			zone:      newZone(o.Tree, o.TTL, o.NegativeTTL, o.DNSService),
+			backend:   o.Backend,
+			forwarder: o.Forwarder,
+			udpSize:   max(o.UDPSize, dns.MinMsgSize),
+			metrics:   newMetrics(o.Namespace, o.Subsystem, func() float64 { return float64(conns.size()) }),
+			panics:    &panicLog{},
+			// Half of the processors, so that the other half is free for
+			// questions that are answered at once.
+			wildcards: newWildcardQueue(max(1, runtime.GOMAXPROCS(0)/2)),
+		},
+		sockets: o.Sockets,
+		tcpIdle: o.TCPIdleTimeout,
+		conns:   conns,
+		rate:    newRateLimiter(o.MaxAnswersPerSecond),
 
-		// Half of the processors, so that they never keep the direct way.
-		wildcardSlots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
-		inspectSlots:  make(chan struct{}, 1),
-
-		panics: &panicLog{},
-		unseen: newMetrics(o.Namespace, o.Subsystem, func() float64 { return 0 }),
+		inspectMetrics:   newMetrics(o.Namespace, o.Subsystem, func() float64 { return 0 }),
+		inspectWildcards: newWildcardQueue(1),
 	}
 	s.replies.New = func() any {
 		b := make([]byte, 0, replyBuffer)
@@ -175,42 +208,49 @@ func (s *Server) LastQuestion() time.Time {
 
 // worker is what one goroutine needs to answer one question after another.
 type worker struct {
-	s   *Server
+	a   *answerer
 	q   query
 	r   reply
 	tcp bool // how the question came
-	// pressed is set while questions come faster than they are answered.
-	pressed bool
-	// way and sys say, for Inspect, how the last question was answered, once
-	// decided is set.
-	way     way
+	// overloaded is set while questions come faster than they are answered.
+	overloaded bool
+	// route and sys are those of the last question, for Inspect. They are valid
+	// if decided is set.
+	route   route
 	sys     system
 	decided bool
-	// incomplete says that it was refused since the records are not complete.
+	// incomplete is set if the last question was refused because the records
+	// are not complete.
 	incomplete bool
-	// slow are the questions that are answered on goroutines of their own.
-	// Whoever has the worker waits for them in the end.
-	slow sync.WaitGroup
+	// async counts the questions that are answered on goroutines of their own.
+	// The owner of the worker waits for it before it returns.
+	async sync.WaitGroup
 }
 
-func (s *Server) newWorker() *worker {
-	w := &worker{s: s}
-	w.r.ttl = s.zone.ttl
+func (a *answerer) newWorker() *worker {
+	w := &worker{a: a}
+	w.r.ttl = a.zone.ttl
 	return w
 }
 
-// respond is how an answer that takes longer gets back to the client; it is
-// called once, from any goroutine, and does not keep its argument, which is
-// empty where nothing is to be written.
+// parse takes msg apart, see query.parse, and finds the form of its name.
+func (w *worker) parse(msg []byte) error {
+	err := w.q.parse(msg)
+	w.q.name = w.a.zone.names.Parse(&w.q.wire)
+	return err
+}
+
+// respond sends a deferred reply to the client. It is called once, from any
+// goroutine, and does not keep its argument. An empty reply is not sent.
 type respond func(reply []byte)
 
-// handle answers msg. The answer is in buf's array where that is large enough;
-// it is nil where nothing is to be written, or not yet: then later is called
-// to get a respond, which is called when the answer is there. A panic on the
-// way is caught and answered SERVFAIL. ctx ends what takes longer.
-func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, later func() respond) (out []byte) {
+// handle answers msg. The reply is in buf's array if that is large enough. It is
+// nil if there is no reply, or if the answer is deferred: then handle calls
+// responder, and what that returns is called with the reply. A panic is caught
+// and answered SERVFAIL. ctx ends deferred answers.
+func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, responder func() respond) (out []byte) {
 	start := time.Now()
-	s, q, r := w.s, &w.q, &w.r
+	a, q, r := w.a, &w.q, &w.r
 	w.tcp = tcp
 	sys := systemAuth
 	defer func() {
@@ -218,13 +258,13 @@ func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, later fu
 			out = w.recovered(p, start, sys, buf)
 		}
 	}()
-	err := q.parse(msg)
+	err := w.parse(msg)
 	if errors.Is(err, errDrop) {
 		return nil
 	}
-	limit := s.limit(q, tcp)
+	limit := a.limit(q, tcp)
 	r.start(q, buf, limit)
-	sys = s.classify(q)
+	sys = systemOf(q.name.Form)
 	if err != nil {
 		return w.done(start, sys, errorRcode(err), 0)
 	}
@@ -232,93 +272,90 @@ func (w *worker) handle(ctx context.Context, msg, buf []byte, tcp bool, later fu
 		return w.done(start, sys, dns.RcodeRefused, 0)
 	}
 	if q.qclass != dns.ClassINET && q.qclass != dns.ClassANY {
-		return w.done(start, sys, s.otherClass(q, r), 0)
+		return w.done(start, sys, otherClass(q, r), 0)
 	}
-	v := verdict{way: wayForward}
-	switch sys {
-	case systemAuth, systemReverse:
-		if !s.backend.HasSynced() {
+	v := verdict{route: routeForward}
+	if sys != systemRecursive {
+		if !a.backend.HasSynced() {
 			w.incomplete = true
 			return w.done(start, sys, dns.RcodeRefused, 0)
 		}
-		if sys == systemReverse {
-			v = s.zone.reverse(q, r)
-			break
-		}
-		v = s.zone.resolve(q, r, rand.Uint32())
-		if v.way == wayFederation && !s.federated(q) {
-			v.way = wayDirect
+		v = a.zone.resolve(q, r, rand.Uint32())
+		if v.route == routeFederation {
+			if _, ok := a.federated(q.name); !ok {
+				v.route = routeDirect
+			}
 		}
 	}
-	w.way, w.sys, w.decided = v.way, sys, true
-	if v.way == wayDirect {
+	w.route, w.sys, w.decided = v.route, sys, true
+	if v.route == routeDirect {
 		return w.done(start, sys, v.rcode, bitAA|bitRA)
 	}
-	if w.pressed && sys == systemRecursive {
-		s.metrics.shed.Inc()
+	if w.overloaded && sys == systemRecursive {
+		a.metrics.shed.Inc()
 		return w.done(start, sys, dns.RcodeServerFailure, bitRA)
 	}
-	if v.way == wayWildcard && s.wildcards.Add(1) > maxWildcards {
-		s.wildcards.Add(-1)
+	if v.route == routeWildcard && !a.wildcards.enter() {
 		return w.done(start, sys, dns.RcodeServerFailure, bitAA|bitRA)
 	}
-	w.later(ctx, start, sys, v, msg, limit, later())
+	w.deferAnswer(ctx, start, sys, v, msg, limit, responder())
 	return nil
 }
 
-// limited answers a question past the client's bound: not at all, or with TC
-// and nothing else.
-func (w *worker) limited(msg, buf []byte) []byte {
-	s, q, r := w.s, &w.q, &w.r
-	s.metrics.limited.Inc()
-	if q.parse(msg) != nil || !s.rate.slip() {
+// limited answers a question past the client's rate: with TC and no records, or
+// not at all.
+func (w *worker) limited(rate *rateLimiter, msg, buf []byte) []byte {
+	a, q, r := w.a, &w.q, &w.r
+	a.metrics.limited.Inc()
+	if q.parse(msg) != nil || !rate.slip() {
 		return nil
 	}
-	r.start(q, buf, s.limit(q, false))
+	r.start(q, buf, a.limit(q, false))
 	r.truncated = true
-	return r.finish(q, dns.RcodeSuccess, 0, s.udpSize)
+	return r.finish(q, dns.RcodeSuccess, 0, a.udpSize)
 }
 
-// federated tells whether the question is for a federated Service.
-func (s *Server) federated(q *query) bool {
-	if !s.backend.HasFederations() {
-		return false // nearly always; search paths make many such names
+// federated is Backend.Federated for a name.
+func (a *answerer) federated(name qname.Name) (target string, ok bool) {
+	if !a.backend.HasFederations() {
+		return "", false // the usual case; search paths make many such names
 	}
-	_, ok := s.backend.Federated(q.labelStrings(3))
-	return ok
+	labels, ok := name.Federated()
+	if !ok {
+		return "", false
+	}
+	return a.backend.Federated(labels)
 }
 
 // done finishes the reply in w and counts it.
 func (w *worker) done(start time.Time, sys system, rcode int, flags uint16) []byte {
-	out := w.r.finish(&w.q, rcode, flags, w.s.udpSize)
-	w.s.metrics.answered(sys, time.Since(start), len(out), causeOf(rcode, w.r.answers, w.r.truncated, w.tcp))
+	out := w.r.finish(&w.q, rcode, flags, w.a.udpSize)
+	w.a.metrics.answered(sys, time.Since(start), len(out), causeOf(rcode, w.r.answers, w.r.truncated, w.tcp))
 	return out
 }
 
-// limit is how long the reply may be: over UDP the smaller of what the client
-// and what we take, 512 without EDNS (RFC 6891 sections 6.2.3 to 6.2.5).
-func (s *Server) limit(q *query, tcp bool) int {
+// limit is the largest reply in octets: over UDP the smaller of the client's
+// size and ours, 512 without EDNS (RFC 6891 sections 6.2.3 to 6.2.5).
+func (a *answerer) limit(q *query, tcp bool) int {
 	switch {
 	case tcp:
 		return dns.MaxMsgSize
 	case !q.edns:
 		return dns.MinMsgSize
 	}
-	return int(max(min(q.udpSize, s.udpSize), dns.MinMsgSize))
+	return int(max(min(q.udpSize, a.udpSize), dns.MinMsgSize))
 }
 
-// classify is the system, in the words of kube-dns's metrics, that the
-// question's name belongs to.
-func (s *Server) classify(q *query) system {
-	switch {
-	case q.namelen == 0: // it could not be read
-		return systemAuth
-	case s.zone.holds(q):
-		return systemAuth
-	case isReverse(q):
+// systemOf is the system of a question by the form of its name, in the words of
+// kube-dns's metrics.
+func systemOf(form qname.Form) system {
+	switch form {
+	case qname.Outside:
+		return systemRecursive
+	case qname.Reverse:
 		return systemReverse
 	}
-	return systemRecursive
+	return systemAuth // and what could not be read
 }
 
 // errorRcode is the answer to a message that is no question.
@@ -338,9 +375,9 @@ func refusedType(q *query) bool { return q.qtype == dns.TypeAXFR || q.qtype == d
 
 // otherClass answers a class other than IN: what names of class CHAOS say of
 // the server, as far as it is told.
-func (s *Server) otherClass(q *query, r *reply) int {
+func otherClass(q *query, r *reply) int {
 	const versionBind, versionServer = "\x07version\x04bind\x00", "\x07version\x06server\x00"
-	name := string(q.name())
+	name := string(q.wire.Octets())
 	if q.qclass != dns.ClassCHAOS || q.qtype != dns.TypeTXT || name != versionBind && name != versionServer {
 		return dns.RcodeRefused
 	}
@@ -354,8 +391,8 @@ func (s *Server) otherClass(q *query, r *reply) int {
 
 // recovered answers a question during which something panicked.
 func (w *worker) recovered(p any, start time.Time, sys system, buf []byte) []byte {
-	w.s.metrics.panics.Inc()
-	w.s.panics.log(p, w.q.msg)
+	w.a.metrics.panics.Inc()
+	w.a.panics.log(p, w.q.msg)
 	if len(w.q.msg) < headerLen || w.q.flags&bitQR != 0 {
 		return nil
 	}

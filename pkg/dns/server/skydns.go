@@ -60,13 +60,13 @@ func ask(h dns.Handler, question dns.Question) *dns.Msg {
 }
 
 // wildcard answers a name with an asterisk, which SkyDNS does, and puts right
-// what SkyDNS's answers lack (records.md): AA on negative ones, our SOA, no
+// what SkyDNS's answers lack (docs/records.md): AA on negative ones, our SOA, no
 // weight of 0, ANY.
-func (s *Server) wildcard(req *dns.Msg) *dns.Msg {
+func (a *answerer) wildcard(req *dns.Msg) *dns.Msg {
 	question := req.Question[0]
-	h := s.skydns
+	h := a.skydns
 	if question.Qtype == dns.TypeSRV {
-		h = s.skydnsSRV
+		h = a.skydnsSRV
 	}
 	asked := question
 	asked.Qclass = dns.ClassINET
@@ -91,11 +91,11 @@ func (s *Server) wildcard(req *dns.Msg) *dns.Msg {
 	case len(m.Answer) > 0 || m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError:
 	case question.Qtype == dns.TypeANY && m.Rcode == dns.RcodeSuccess:
 		m.Answer = []dns.RR{&dns.HINFO{
-			Hdr: dns.RR_Header{Name: question.Name, Rrtype: dns.TypeHINFO, Class: dns.ClassINET, Ttl: s.ttl()},
+			Hdr: dns.RR_Header{Name: question.Name, Rrtype: dns.TypeHINFO, Class: dns.ClassINET, Ttl: a.ttl()},
 			Cpu: "RFC8482",
 		}}
 	default:
-		m.Ns = []dns.RR{s.soa()}
+		m.Ns = []dns.RR{a.soa()}
 	}
 	return m
 }

@@ -27,7 +27,7 @@ const tcpWriteTimeout = 5 * time.Second
 func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	var failed, refused seldom
+	var failed logLimiter
 	for {
 		conn, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -49,13 +49,6 @@ func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 			continue
 		}
 		c := s.conns.add(conn)
-		if c == nil {
-			if n, ok := refused.due(time.Now()); ok {
-				glog.V(2).Infof("server: %v: too many TCP connections of one client (%d refused)", conn.RemoteAddr(), n)
-			}
-			closeConn(conn)
-			continue
-		}
 		wg.Go(func() {
 			defer s.conns.remove(c)
 			s.serveConn(ctx, c)
@@ -107,18 +100,22 @@ func (s *Server) serveConn(ctx context.Context, conn *tcpConn) {
 	defer stop()
 
 	c := &session{s: s, conn: conn, in: bufio.NewReaderSize(conn, readBuffer), w: s.newWorker()}
-	defer c.w.slow.Wait()
+	defer c.w.async.Wait()
 	defer c.flush()
 	pending := make(chan struct{}, maxPipelined)
-	later := func() respond {
+	responder := func() respond {
 		select {
 		case pending <- struct{}{}:
 		default:
 			c.flush() // it may take a while
 			pending <- struct{}{}
 		}
+		conn.pending.Add(1)
 		return func(reply []byte) {
-			defer func() { <-pending }()
+			defer func() {
+				conn.pending.Add(-1)
+				<-pending
+			}()
 			if len(reply) > 0 {
 				framed := binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(reply)), uint16(len(reply)))
 				c.write(append(framed, reply...))
@@ -133,7 +130,7 @@ func (s *Server) serveConn(ctx context.Context, conn *tcpConn) {
 		now := time.Now().UnixNano()
 		s.asked.Store(now)
 		conn.active.Store(now)
-		ok := c.reply(ctx, msg, later)
+		ok := c.reply(ctx, msg, responder)
 		c.w.q.msg = nil // the buffer's, or too long to keep
 		if _, err := c.in.Discard(n); err != nil || !ok {
 			return
@@ -184,7 +181,7 @@ func (c *session) waiting() bool {
 
 // reply answers msg into the buffer of replies. It reports whether the
 // connection is to go on.
-func (c *session) reply(ctx context.Context, msg []byte, later func() respond) bool {
+func (c *session) reply(ctx context.Context, msg []byte, responder func() respond) bool {
 	if c.out == nil {
 		c.out = c.s.replies.Get().(*[]byte)
 	}
@@ -192,7 +189,7 @@ func (c *session) reply(ctx context.Context, msg []byte, later func() respond) b
 	// the others where it fits.
 	out := append(*c.out, 0, 0)
 	at := len(out)
-	reply := c.w.handle(ctx, msg, out[at:], true, later)
+	reply := c.w.handle(ctx, msg, out[at:], true, responder)
 	if reply == nil || c.out == nil { // nothing, or not yet, and perhaps flushed meanwhile
 		return true
 	}

@@ -338,28 +338,99 @@ func TestTCPStopWhileWriting(t *testing.T) {
 	}
 }
 
-// Past a client's bound its new connections are closed at once, and one that
-// ends makes room.
+// Past a client's bound, a new connection closes the client's own that has been
+// idle longest.
 func TestTCPConnectionLimitPerClient(t *testing.T) {
 	s := newTestServer(t, fixture(), func(o *Options) { o.MaxTCPConnectionsPerClient = 3 })
 	r := s.listen(t, "127.0.0.1")
 	wire := pack(t, newQuestion(t, webA, nil))
-	var conns []net.Conn
-	for range 3 {
-		conn := dial(t, "tcp", r.addr)
+	ask := func(conn net.Conn) {
+		t.Helper()
 		checkReply(t, wire, exchange(t, conn, wire), true, s.udpSize)
-		conns = append(conns, conn)
+	}
+	first, second, third := dial(t, "tcp", r.addr), dial(t, "tcp", r.addr), dial(t, "tcp", r.addr)
+	for _, conn := range []net.Conn{first, second, third, first} {
+		ask(conn)
+	}
+	fourth := dial(t, "tcp", r.addr)
+	ask(fourth)
+	expectEOF(t, second)
+	for _, conn := range []net.Conn{first, third, fourth} {
+		ask(conn)
 	}
 	if n := s.gather(t)["kubedns_tcp_connections"]; n != 3 {
 		t.Errorf("%v connections, want 3", n)
 	}
-	for range 5 {
-		expectEOF(t, dial(t, "tcp", r.addr))
+}
+
+// A connection that waits for a forwarded question's answer is not idle, however
+// long ago the question came.
+func TestTCPConnectionLimitWaiting(t *testing.T) {
+	asked, release := make(chan struct{}), make(chan struct{})
+	s := newTestServer(t, fixture(), func(o *Options) {
+		o.MaxTCPConnectionsPerClient = 2
+		o.Forwarder = fakeForwarder(func(_ context.Context, req *dns.Msg, _ bool) (*dns.Msg, error) {
+			close(asked)
+			<-release
+			return new(dns.Msg).SetReply(req), nil
+		})
+	})
+	r := s.listen(t, "127.0.0.1")
+	wire, forwarded := pack(t, newQuestion(t, webA, nil)), pack(t, newQuestion(t, "www.example.org. A", nil))
+	waiting, idle := dial(t, "tcp", r.addr), dial(t, "tcp", r.addr)
+	mustWrite(t, waiting, framed(forwarded))
+	<-asked
+	checkReply(t, wire, exchange(t, idle, wire), true, s.udpSize)
+	third := dial(t, "tcp", r.addr)
+	checkReply(t, wire, exchange(t, third, wire), true, s.udpSize)
+	expectEOF(t, idle)
+	close(release)
+	reply, err := readFramed(waiting)
+	if err != nil {
+		t.Fatal(err)
 	}
-	checkReply(t, wire, exchange(t, conns[1], wire), true, s.udpSize)
-	conns[0].Close()
-	eventually(t, "room", func() bool { return s.gather(t)["kubedns_tcp_connections"] == 2 })
-	checkReply(t, wire, exchange(t, dial(t, "tcp", r.addr), wire), true, s.udpSize)
+	checkReply(t, forwarded, reply, true, s.udpSize)
+}
+
+// A client whose connections are all idle, silent or with half a message, is
+// answered on a new one at once.
+func TestTCPIdleConnectionsOfOneClient(t *testing.T) {
+	const idle = 300 // more than the default bound
+	for _, tt := range []struct {
+		name string
+		sent func(wire []byte) []byte
+	}{
+		{"silent", func([]byte) []byte { return nil }},
+		{"half a message", func(wire []byte) []byte { return framed(wire)[:len(wire)/2] }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newTestServer(t, fixture(), func(o *Options) { o.TCPIdleTimeout = time.Minute })
+			r := s.listen(t, "127.0.0.1")
+			wire := pack(t, newQuestion(t, webA, nil))
+			for range idle {
+				if conn, sent := dial(t, "tcp", r.addr), tt.sent(wire); sent != nil {
+					// It fails where the server has closed the connection already.
+					_, _ = conn.Write(sent)
+				}
+			}
+			start := time.Now()
+			conn := dial(t, "tcp", r.addr)
+			if _, err := conn.Write(framed(wire)); err != nil {
+				t.Fatal(err)
+			}
+			reply, err := readFramed(conn)
+			if err != nil {
+				t.Fatalf("no reply on a new connection: %v", err)
+			}
+			checkReply(t, wire, reply, true, s.udpSize)
+			if d := time.Since(start); d > time.Second {
+				t.Errorf("answered after %v, want 1s at most", d)
+			}
+			if n := s.gather(t)["kubedns_tcp_connections"]; n > 250 {
+				t.Errorf("%v connections, want 250 at most", n)
+			}
+		})
+	}
 }
 
 // Past the bound of all, the connection that was idle for the longest makes

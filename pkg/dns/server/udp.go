@@ -38,7 +38,7 @@ type peer struct {
 }
 
 // udpSocket reads and writes datagrams in batches. It is used by one goroutine,
-// but for what later returns.
+// but for what responder returns.
 type udpSocket struct {
 	conn *net.UDPConn
 	raw  syscall.RawConn
@@ -163,8 +163,8 @@ func (u *udpSocket) flush(n int) error {
 // serve answers until the socket is closed.
 func (u *udpSocket) serve(ctx context.Context, s *Server) error {
 	w := s.newWorker()
-	defer w.slow.Wait()
-	var behind pressure
+	defer w.async.Wait()
+	var load overloadDetector
 	for {
 		n, err := u.read()
 		if errors.Is(err, net.ErrClosed) {
@@ -177,7 +177,7 @@ func (u *udpSocket) serve(ctx context.Context, s *Server) error {
 		}
 		now := time.Now().UnixNano()
 		s.asked.Store(now)
-		w.pressed = behind.note(n, u.waited, now)
+		w.overloaded = load.note(n, u.waited, now)
 		answers := 0
 		for i := range n {
 			m := &u.in[i]
@@ -186,9 +186,9 @@ func (u *udpSocket) serve(ctx context.Context, s *Server) error {
 			}
 			var reply []byte
 			if query := u.queries[i][:m.len]; s.rate == nil || s.rate.allow(clientAddr(u.peers[i].name[:m.hdr.Namelen]), now) {
-				reply = w.handle(ctx, query, u.replies[i], false, func() respond { return u.later(i) })
+				reply = w.handle(ctx, query, u.replies[i], false, func() respond { return u.responder(i) })
 			} else {
-				reply = w.limited(query, u.replies[i])
+				reply = w.limited(s.rate, query, u.replies[i])
 			}
 			if reply == nil {
 				continue
@@ -234,9 +234,9 @@ func fixControl(control []byte) bool {
 	return false
 }
 
-// later keeps where the i-th datagram came from, for an answer that takes
-// longer.
-func (u *udpSocket) later(i int) respond {
+// responder returns what sends a later reply to the i-th datagram. It keeps
+// where the datagram came from.
+func (u *udpSocket) responder(i int) respond {
 	p := u.peers[i]
 	namelen, controllen := u.in[i].hdr.Namelen, u.in[i].hdr.Controllen
 	if controllen > 0 && !fixControl(p.control[:controllen]) {

@@ -1,66 +1,53 @@
 package server
 
 import (
-	"bytes"
 	"encoding/binary"
 
 	"github.com/miekg/dns"
 
+	"kubedns/pkg/dns/qname"
 	"kubedns/pkg/dns/treecache"
 )
 
-// zone answers what the tree can answer directly, in wire format. It is not
-// written to once made.
+// zone answers from the tree, in wire form. It is immutable.
 type zone struct {
 	tree       *treecache.Tree
-	name       []byte // wire form, lower case
-	labels     int
+	names      *qname.Zone // tells the forms of names
 	ttl        [4]byte
 	negTTL     [4]byte
 	negTTLSecs uint32
-	dnsService treecache.Key // whose addresses ns.dns.<zone> has
-	reverseNS  []byte        // the zone, spelled out for SOA records of reverse zones
+	dnsService treecache.Key // its cluster IPs are the addresses of ns.dns.<zone>
 }
 
 func newZone(tree *treecache.Tree, ttl, negTTL uint32, dnsService treecache.Key) *zone {
 	z := &zone{
 		tree:       tree,
-		name:       treecache.AppendName(nil, tree.Zone()),
-		labels:     dns.CountLabel(tree.Zone()),
+		names:      tree.Names(),
 		negTTLSecs: negTTL,
 		dnsService: dnsService,
 	}
 	binary.BigEndian.PutUint32(z.ttl[:], ttl)
 	binary.BigEndian.PutUint32(z.negTTL[:], negTTL)
-	z.reverseNS = z.name
 	return z
 }
 
-// way is how a question is to be answered.
-type way uint8
+// route is who answers a question, and how.
+type route uint8
 
 const (
-	wayDirect     way = iota // it is, rcode says how
-	wayWildcard              // by SkyDNS
-	wayExternal              // by following a Service's external name
-	wayFederation            // by following a federated Service's name
-	wayForward               // by the upstream nameservers
+	routeDirect     route = iota // resolve has answered it
+	routeWildcard                // SkyDNS
+	routeExternal                // a Service's external name is followed
+	routeFederation              // a federated Service's name is followed
+	routeForward                 // the upstream nameservers
 )
 
 // verdict is what resolve found.
 type verdict struct {
-	way     way
-	rcode   int
-	records *treecache.Records // for wayExternal
+	route   route
+	rcode   int                // for routeDirect
+	records *treecache.Records // for routeExternal
 }
-
-var (
-	labelSvc     = []byte("svc")
-	labelPod     = []byte("pod")
-	labelDNS     = []byte("dns")
-	labelNS      = []byte("ns")
-	labelVersion = []byte("dns-version")
-)
 
 // schemaVersion is the DNS specification's, and its TTL is the specification's
 // (section 2.2).
@@ -68,129 +55,88 @@ const schemaVersion = "1.1.0"
 
 var schemaTTL = [4]byte{0, 0, 28800 >> 8, 28800 & 0xff}
 
-// holds tells whether the question's name is the zone's own or below it.
-func (z *zone) holds(q *query) bool {
-	if q.nlabels < z.labels {
-		return false
-	}
-	return bytes.Equal(q.name()[z.offset(q):], z.name)
-}
-
-// offset is where the zone's name begins in the question's.
-func (z *zone) offset(q *query) int {
-	if z.labels == 0 || q.nlabels < z.labels {
-		return q.namelen - 1
-	}
-	return int(q.labels[q.nlabels-z.labels])
-}
-
-// resolve answers a question whose name the zone holds. rotate decides with
-// which of equal records the answer begins. It is to be random: of a number
-// that counts questions, a client that asks for A and AAAA in turn would see
-// every other value alone.
+// resolve answers a question whose name is in the zone or in a reverse zone.
+// rotate chooses the first of several records of the same rank. It must be
+// random: with a counter of questions, a client that asks for A and AAAA in
+// turn would see every other value only.
 func (z *zone) resolve(q *query, r *reply, rotate uint32) verdict {
-	n := q.nlabels - z.labels // labels left of the zone
-	if n == 0 {
-		return z.apex(q, r)
+	n := q.name
+	if n.Wildcard {
+		return verdict{route: routeWildcard}
 	}
-	switch top := q.label(n - 1); {
-	case bytes.Equal(top, labelSvc):
-		return z.services(q, r, n, rotate)
-	case bytes.Equal(top, labelPod):
-		return z.pods(q, r, n)
-	case bytes.Equal(top, labelDNS):
-		return z.dnsNames(q, r, n, rotate)
-	case n == 1 && bytes.Equal(top, labelVersion):
-		if q.qtype != dns.TypeTXT {
+	switch n.Form {
+	case qname.Apex:
+		return z.apex(q, r)
+	case qname.Services, qname.Pods, qname.PodNamespace, qname.DNS:
+		return z.otherType(q, r) // names with names below them (RFC 8020)
+	case qname.Namespace:
+		if _, exists := z.tree.Service(n.Namespace(), nil); exists {
 			return z.otherType(q, r)
 		}
-		r.head(nameAt, dns.TypeTXT, schemaTTL, 1+len(schemaVersion))
-		r.buf = append(append(r.buf, byte(len(schemaVersion))), schemaVersion...)
-		r.answers++
-		return verdict{}
+	case qname.Service, qname.Endpoint, qname.Protocol, qname.Port:
+		return z.service(q, r, rotate)
+	case qname.Pod:
+		return z.pod(q, r)
+	case qname.Nameserver:
+		return z.nameserver(q, r, rotate)
+	case qname.Version:
+		return z.version(q, r)
+	case qname.Reverse:
+		return z.reverse(q, r)
 	}
 	return z.nxdomain(q, r)
 }
 
-// services is everything below svc.<zone>; n labels stand left of the zone.
-func (z *zone) services(q *query, r *reply, n int, rotate uint32) verdict {
-	if n == 1 {
-		return z.otherType(q, r)
+// service answers a Service's name, and the names below it.
+func (z *zone) service(q *query, r *reply, rotate uint32) verdict {
+	n := q.name
+	records, _ := z.tree.Service(n.Namespace(), n.Service())
+	if records == nil || records.Kind == treecache.ExternalName && n.Form != qname.Service {
+		return z.nxdomainOrFederation(q, r)
 	}
-	if n <= 5 && hasWildcard(q, n-1) {
-		return verdict{way: wayWildcard}
+	switch n.Form {
+	case qname.Service:
+		return z.serviceName(q, r, records, rotate)
+	case qname.Endpoint:
+		if at := records.At(n.Below()); len(at) > 0 {
+			return z.endpointAnswer(q, r, at, rotate)
+		}
+	case qname.Protocol:
+		if records.HasProtocol(n.Below()) {
+			return z.otherType(q, r) // a name with names below it (RFC 8020)
+		}
+	case qname.Port:
+		if srvs := records.PortAt(n.Port(), n.Below()); srvs != nil {
+			return z.srvs(q, r, records, srvs, rotate)
+		}
 	}
-	if n == 2 {
-		if _, exists := z.tree.Service(q.label(0), nil); !exists {
-			return z.nxdomain(q, r)
-		}
-		return z.otherType(q, r)
-	}
-	records, _ := z.tree.Service(q.label(n-2), q.label(n-3))
-	if records == nil || records.Kind == treecache.ExternalName && n > 3 {
-		if n == 4 {
-			return z.noneOrFederation(q, r)
-		}
-		return z.nxdomain(q, r)
-	}
-	switch n {
-	case 3:
-		return z.service(q, r, records, rotate)
-	case 4:
-		label := q.label(0)
-		if at := records.At(label); len(at) > 0 {
-			return z.at(q, r, at, rotate)
-		}
-		if len(label) > 0 && label[0] == '_' {
-			if records.HasProtocol(label) {
-				return z.otherType(q, r)
-			}
-			return z.nxdomain(q, r)
-		}
-		return z.noneOrFederation(q, r)
-	case 5:
-		srvs := records.PortAt(q.label(0), q.label(1))
-		if srvs == nil {
-			return z.nxdomain(q, r)
-		}
-		return z.srvs(q, r, records, srvs, rotate)
-	}
-	return z.nxdomain(q, r)
+	return z.nxdomainOrFederation(q, r)
 }
 
-// hasWildcard tells whether any of the first n labels is an asterisk in the
-// place of a service, namespace, port, protocol or endpoint.
-func hasWildcard(q *query, n int) bool {
-	for i := range n {
-		if l := q.label(i); len(l) > 0 && len(l) < 3 && l[len(l)-1] == '*' && (len(l) == 1 || l[0] == '_') {
-			return true
-		}
-	}
-	return false
-}
-
-// noneOrFederation is for a name of four labels that the tree does not have:
-// it may be a federated Service's, which the front decides.
-func (z *zone) noneOrFederation(q *query, r *reply) verdict {
+// nxdomainOrFederation answers a name that the tree does not have. It may be
+// the name of a federated Service, which the server asks the backend.
+func (z *zone) nxdomainOrFederation(q *query, r *reply) verdict {
 	v := z.nxdomain(q, r)
-	v.way = wayFederation
+	if q.name.Form == qname.Endpoint {
+		v.route = routeFederation
+	}
 	return v
 }
 
-// service is a Service's own name.
-func (z *zone) service(q *query, r *reply, records *treecache.Records, rotate uint32) verdict {
+// serviceName answers a Service's own name.
+func (z *zone) serviceName(q *query, r *reply, records *treecache.Records, rotate uint32) verdict {
 	if records.Target != "" {
-		return verdict{way: wayExternal, records: records}
+		return verdict{route: routeExternal, records: records}
 	}
 	if q.qtype == dns.TypeSRV && len(records.SRVs) > 0 {
 		return z.srvs(q, r, records, records.SRVs, rotate)
 	}
-	return z.own(q, r, records, rotate)
+	return z.serviceAnswer(q, r, records, rotate)
 }
 
-// own answers A and AAAA at the Service's own name, where an address that
-// repeats is answered once.
-func (z *zone) own(q *query, r *reply, records *treecache.Records, rotate uint32) verdict {
+// serviceAnswer answers A and AAAA at the Service's own name, each address
+// once.
+func (z *zone) serviceAnswer(q *query, r *reply, records *treecache.Records, rotate uint32) verdict {
 	v4, v6 := records.Family()
 	if q.qtype == dns.TypeA {
 		return z.addresses(q, r, records.Addresses, true, v4, rotate)
@@ -198,8 +144,9 @@ func (z *zone) own(q *query, r *reply, records *treecache.Records, rotate uint32
 	return z.addresses(q, r, records.Addresses, true, v6, rotate)
 }
 
-// at answers A and AAAA at an endpoint's label, which few addresses share.
-func (z *zone) at(q *query, r *reply, all []treecache.Address, rotate uint32) verdict {
+// endpointAnswer answers A and AAAA at an endpoint's label, which has few
+// addresses.
+func (z *zone) endpointAnswer(q *query, r *reply, all []treecache.Address, rotate uint32) verdict {
 	n := 0
 	for i := range all {
 		if all[i].Addr.Is4() == (q.qtype == dns.TypeA) {
@@ -325,7 +272,7 @@ func (z *zone) apex(q *query, r *reply) verdict {
 		return verdict{}
 	case dns.TypeNS:
 		at := len(r.buf) + headLen
-		if r.named(nameAt, dns.TypeNS, "ns", append([]byte("\x03dns"), z.name...)) {
+		if r.appendNameRR(nameAt, dns.TypeNS, "ns", append([]byte("\x03dns"), z.names.Wire()...)) {
 			r.answers++
 		}
 		if records := z.dnsRecords(); records != nil {
@@ -340,19 +287,24 @@ func (z *zone) apex(q *query, r *reply) verdict {
 	return z.otherType(q, r)
 }
 
-// dnsNames is dns.<zone> and ns.dns.<zone>.
-func (z *zone) dnsNames(q *query, r *reply, n int, rotate uint32) verdict {
-	switch {
-	case n == 1:
+// nameserver answers ns.dns.<zone>, which has the addresses of the DNS service.
+func (z *zone) nameserver(q *query, r *reply, rotate uint32) verdict {
+	records := z.dnsRecords()
+	if records == nil {
 		return z.otherType(q, r)
-	case n == 2 && bytes.Equal(q.label(0), labelNS):
-		records := z.dnsRecords()
-		if records == nil {
-			return z.otherType(q, r)
-		}
-		return z.own(q, r, records, rotate)
 	}
-	return z.nxdomain(q, r)
+	return z.serviceAnswer(q, r, records, rotate)
+}
+
+// version answers dns-version.<zone>.
+func (z *zone) version(q *query, r *reply) verdict {
+	if q.qtype != dns.TypeTXT {
+		return z.otherType(q, r)
+	}
+	r.head(nameAt, dns.TypeTXT, schemaTTL, 1+len(schemaVersion))
+	r.buf = append(append(r.buf, byte(len(schemaVersion))), schemaVersion...)
+	r.answers++
+	return verdict{}
 }
 
 // dnsRecords are those of the Service that this DNS is reached through; nil
@@ -365,17 +317,11 @@ func (z *zone) dnsRecords() *treecache.Records {
 	return records
 }
 
-// pods is everything below pod.<zone>: names that are addresses, whether or
-// not such a Pod exists (DNS specification 1.1.0 has dropped them, pods'
-// resolvers have not).
-func (z *zone) pods(q *query, r *reply, n int) verdict {
-	switch {
-	case n < 3: // names with names below them (RFC 8020)
-		return z.otherType(q, r)
-	case n > 3:
-		return z.nxdomain(q, r)
-	}
-	addr, ok := treecache.ParsePodLabel(q.label(0))
+// pod answers a name that has an address in it, whether or not such a Pod
+// exists. DNS specification 1.1.0 has dropped these names, Pods' resolvers have
+// not.
+func (z *zone) pod(q *query, r *reply) verdict {
+	addr, ok := q.name.Addr()
 	if !ok {
 		return z.nxdomain(q, r)
 	}
@@ -387,29 +333,15 @@ func (z *zone) pods(q *query, r *reply, n int) verdict {
 	return z.otherType(q, r)
 }
 
-// Reverse zones' names in wire form.
-const (
-	inAddrArpa = "\x07in-addr\x04arpa\x00"
-	ip6Arpa    = "\x03ip6\x04arpa\x00"
-)
-
-// isReverse tells whether the question's name is in a reverse zone.
-func isReverse(q *query) bool {
-	return q.nlabels >= 2 && (string(tail(q, 2)) == inAddrArpa || string(tail(q, 2)) == ip6Arpa)
-}
-
-// tail is the name from the n-th label from the right on.
-func tail(q *query, n int) []byte { return q.name()[q.labels[q.nlabels-n]:] }
-
 // reverse answers a reverse name that the tree holds.
 func (z *zone) reverse(q *query, r *reply) verdict {
-	addr, err := treecache.ParseReverse(q.name())
-	if err != nil {
-		return verdict{way: wayForward}
+	addr, ok := q.name.Addr()
+	if !ok {
+		return verdict{route: routeForward}
 	}
 	first, more, ok := z.tree.Reverse(addr)
 	if !ok {
-		return verdict{way: wayForward}
+		return verdict{route: routeForward}
 	}
 	switch q.qtype {
 	case dns.TypePTR:
@@ -418,8 +350,7 @@ func (z *zone) reverse(q *query, r *reply) verdict {
 	default:
 		// The authority is the reverse zone as far as whoever asks us is
 		// concerned; our zone's SOA would be out of place (RFC 2308 section 3).
-		owner := 0xc000 | uint16(headerLen+int(q.labels[q.nlabels-2]))
-		if r.soa(owner, z.negTTL, z.reverseNS, z.tree.Serial(), z.negTTLSecs) {
+		if r.soa(zonePointer(q), z.negTTL, z.names.Wire(), z.tree.Serial(), z.negTTLSecs) {
 			r.authority++
 		}
 		return verdict{}
@@ -436,7 +367,7 @@ func (z *zone) reverse(q *query, r *reply) verdict {
 }
 
 func (z *zone) ptr(r *reply, o treecache.Owner) bool {
-	if !r.named(nameAt, dns.TypePTR, o.Label, o.Service.Wire()) {
+	if !r.appendNameRR(nameAt, dns.TypePTR, o.Label, o.Service.Wire()) {
 		r.truncated = true
 		return false
 	}
@@ -474,10 +405,13 @@ func (z *zone) nxdomain(q *query, r *reply) verdict {
 	return verdict{rcode: dns.RcodeNameError}
 }
 
+// zonePointer is a compression pointer to the zone's name in the question's, or
+// to the reverse zone's (RFC 1035 section 4.1.4).
+func zonePointer(q *query) uint16 { return 0xc000 | uint16(headerLen+q.name.ZoneOffset()) }
+
 // negative appends the zone's SOA to the authority section.
 func (z *zone) negative(q *query, r *reply) {
-	owner := 0xc000 | uint16(headerLen+z.offset(q))
-	if r.soa(owner, z.negTTL, nil, z.tree.Serial(), z.negTTLSecs) {
+	if r.soa(zonePointer(q), z.negTTL, nil, z.tree.Serial(), z.negTTLSecs) {
 		r.authority++
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"kubedns/pkg/dns/qname"
 	"kubedns/pkg/dns/treecache"
 	"kubedns/pkg/version"
 )
@@ -114,15 +115,15 @@ var directTests = []replyTest{
 
 	{"PTR of a cluster IP", "10.0.96.10.in-addr.arpa. PTR", `NOERROR aa ra
 		an 10.0.96.10.in-addr.arpa. 30 IN PTR web.default.svc.cluster.local.`},
-	{"PTR of an IPv6 cluster IP, mixed case", dns.Fqdn(strings.ToUpper(treecache.ReverseName(addr("fd00::10")))) + " PTR", "NOERROR aa ra\n" +
-		"an " + strings.ToUpper(treecache.ReverseName(addr("fd00::10"))) + " 30 IN PTR web.default.svc.cluster.local."},
+	{"PTR of an IPv6 cluster IP, mixed case", dns.Fqdn(strings.ToUpper(qname.ReverseName(addr("fd00::10")))) + " PTR", "NOERROR aa ra\n" +
+		"an " + strings.ToUpper(qname.ReverseName(addr("fd00::10"))) + " 30 IN PTR web.default.svc.cluster.local."},
 	{"PTR of an endpoint", "1.2.0.192.in-addr.arpa. PTR", `NOERROR aa ra
 		an 1.2.0.192.in-addr.arpa. 30 IN PTR web-0.head.default.svc.cluster.local.`},
 	{"PTR of an endpoint without hostname", "3.2.0.192.in-addr.arpa. PTR", `NOERROR aa ra
 		an 3.2.0.192.in-addr.arpa. 30 IN PTR 6661643663393932.head.default.svc.cluster.local.`},
 	{"reverse name we hold, A", "10.0.96.10.In-Addr.arpa. A", `NOERROR aa ra
 		ns In-Addr.arpa. 10 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. SERIAL 28800 7200 604800 10`},
-	{"reverse name we hold, TXT, IPv6", treecache.ReverseName(addr("fd00::10")) + " TXT", `NOERROR aa ra
+	{"reverse name we hold, TXT, IPv6", qname.ReverseName(addr("fd00::10")) + " TXT", `NOERROR aa ra
 		ns ip6.arpa. 10 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. SERIAL 28800 7200 604800 10`},
 	{"reverse name we hold, ANY", "10.0.96.10.in-addr.arpa. ANY", `NOERROR aa ra
 		an 10.0.96.10.in-addr.arpa. 30 IN HINFO "RFC8482" ""`},
@@ -276,7 +277,7 @@ func TestNodataAndNXDomain(t *testing.T) {
 	}
 }
 
-// Before the records are complete nothing is denied (records.md).
+// Before the records are complete nothing is denied (docs/records.md).
 func TestBeforeSync(t *testing.T) {
 	_, forwarder := newUpstream(t, map[string]string{"www.example.org. A": "NOERROR\nan www.example.org. 77 IN A 192.0.2.53"})
 	s := newTestServer(t, fixture(), func(o *Options) { o.Forwarder = forwarder })
@@ -284,7 +285,7 @@ func TestBeforeSync(t *testing.T) {
 	for _, question := range []string{
 		"web.default.svc.cluster.local. A", "gone.default.svc.cluster.local. A", "cluster.local. SOA", "*.default.svc.cluster.local. A",
 		"ext.default.svc.cluster.local. A", "10-1-2-3.default.pod.cluster.local. A", "10.0.96.10.in-addr.arpa. PTR",
-		"1.1.1.1.in-addr.arpa. PTR", treecache.ReverseName(addr("2001:db8::1")) + " PTR", "in-addr.arpa. NS",
+		"1.1.1.1.in-addr.arpa. PTR", qname.ReverseName(addr("2001:db8::1")) + " PTR", "in-addr.arpa. NS",
 	} {
 		if got := s.text(s.ask(t, newQuestion(t, question, nil), false)); got != "REFUSED" {
 			t.Errorf("%s before sync: %s", question, got)

@@ -16,11 +16,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"kubedns/pkg/dns/qname"
 )
 
 // Tree is the records of one zone.
 type Tree struct {
-	zone   string
+	names  *qname.Zone
 	suffix []byte // "svc" and the zone in wire form
 
 	serial atomic.Uint32
@@ -86,29 +88,19 @@ type owners struct {
 // whose labels has 63 octets at most.
 func New(zone string) *Tree {
 	t := &Tree{
-		zone:       zone,
+		names:      qname.NewZone(zone),
 		namespaces: map[string]map[string]*Records{},
 		reverse:    map[netip.Addr]owners{},
 	}
-	t.suffix = AppendName(nil, "svc."+zone)
+	t.suffix = qname.Append(nil, "svc."+zone)
 	return t
 }
 
-// AppendName appends name in wire form to b. Its labels are taken as they
-// stand: no escapes, no check of their length.
-func AppendName(b []byte, name string) []byte {
-	for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
-		if label == "" {
-			continue
-		}
-		b = append(b, byte(len(label)))
-		b = append(b, label...)
-	}
-	return append(b, 0)
-}
-
 // Zone is the zone's name, "cluster.local.".
-func (t *Tree) Zone() string { return t.zone }
+func (t *Tree) Zone() string { return t.names.String() }
+
+// Names tells the forms of names relative to the zone.
+func (t *Tree) Names() *qname.Zone { return t.names }
 
 // Serial is the zone's SOA serial: it grows whenever records change, and is
 // the time of the last change in seconds where changes are no denser than
@@ -270,7 +262,7 @@ func (o owners) without(gone Owner) owners {
 	return owners{o.first, slices.Concat(o.more[:i], o.more[i+1:])}
 }
 
-// compareOwners is the order of several owners' PTR records (records.md):
+// compareOwners is the order of several owners' PTR records (docs/records.md):
 // endpoints that have a hostname and are a Pod's first, then the older
 // Service, then by namespace, name and label.
 func compareOwners(a, b Owner) int {
@@ -374,5 +366,5 @@ func (t *Tree) Stats() (services int, counts Counts) {
 // String is for the log: the zone and how much is in it.
 func (t *Tree) String() string {
 	services, c := t.Stats()
-	return fmt.Sprintf("%s: %d services, %d A, %d AAAA, %d SRV, %d PTR, %d CNAME", t.zone, services, c.A, c.AAAA, c.SRV, c.PTR, c.CNAME)
+	return fmt.Sprintf("%s: %d services, %d A, %d AAAA, %d SRV, %d PTR, %d CNAME", t.Zone(), services, c.A, c.AAAA, c.SRV, c.PTR, c.CNAME)
 }

@@ -17,6 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+
+	"kubedns/pkg/dns/qname"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -94,7 +96,7 @@ func put(t *Tree, rs ...*Records) {
 }
 
 // TestReverseOrder: who comes first among the owners of one address
-// (records.md, row PTR), whatever the order in which they came.
+// (docs/records.md, row PTR), whatever the order in which they came.
 func TestReverseOrder(t *testing.T) {
 	const addr = "192.0.2.1"
 	older := func(r *Records) *Records { r.Created = epoch.Add(-time.Second); return r }
@@ -381,7 +383,7 @@ func TestRecords(t *testing.T) {
 			t.Errorf("HasProtocol(%s) = %v", protocol, got)
 		}
 	}
-	if want := string(AppendName(nil, "db.default.svc.cluster.local.")); string(r.Wire()) != want {
+	if want := string(qname.Append(nil, "db.default.svc.cluster.local.")); string(r.Wire()) != want {
 		t.Errorf("Wire() = %q, want %q", r.Wire(), want)
 	}
 }
@@ -569,8 +571,8 @@ func TestLookupAllocatesNothing(t *testing.T) {
 	namespace, name, label := []byte("default"), []byte("db"), []byte("db-0")
 	port, protocol := []byte("_pg"), []byte("_tcp")
 	addr := netip.MustParseAddr("192.0.2.20")
-	wire := AppendName(nil, ReverseName(addr))
-	wire6 := AppendName(nil, ReverseName(netip.MustParseAddr("2001:db8::20")))
+	wire := qname.Append(nil, qname.ReverseName(addr))
+	wire6 := qname.Append(nil, qname.ReverseName(netip.MustParseAddr("2001:db8::20")))
 	pod := []byte("192-0-2-20")
 	for _, tt := range []struct {
 		name string
@@ -602,17 +604,17 @@ func TestLookupAllocatesNothing(t *testing.T) {
 			}
 		}},
 		{"ParseReverse", func() {
-			if _, err := ParseReverse(wire); err != nil {
+			if _, err := qname.ParseReverse(wire); err != nil {
 				t.Error(err)
 			}
 		}},
 		{"ParseReverse, IPv6", func() {
-			if _, err := ParseReverse(wire6); err != nil {
+			if _, err := qname.ParseReverse(wire6); err != nil {
 				t.Error(err)
 			}
 		}},
 		{"ParsePodLabel, IPv4", func() {
-			if _, ok := ParsePodLabel(pod); !ok {
+			if _, ok := qname.ParsePodLabel(pod); !ok {
 				t.Error("ParsePodLabel finds no address")
 			}
 		}},
@@ -639,10 +641,10 @@ func BenchmarkService(b *testing.B) {
 
 func BenchmarkReverse(b *testing.B) {
 	tree := large()
-	name := AppendName(nil, "146.16.96.10.in-addr.arpa.")
+	name := qname.Append(nil, "146.16.96.10.in-addr.arpa.")
 	b.ReportAllocs()
 	for b.Loop() {
-		addr, err := ParseReverse(name)
+		addr, err := qname.ParseReverse(name)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/skynetservices/skydns/msg"
+
+	"kubedns/pkg/dns/qname"
 )
 
 // Priority is every SRV record's, kept from kube-dns.
@@ -50,7 +52,7 @@ func (n *Node) add(key string, s msg.Service) {
 func (t *Tree) View(name string, ttl uint32) (root *Node, ok bool) {
 	root = newNode()
 	under := strings.TrimSuffix(name, ".")
-	zone := strings.TrimSuffix(t.zone, ".")
+	zone := strings.TrimSuffix(t.Zone(), ".")
 	base := "svc." + zone
 	at := func(labels ...string) *Node {
 		n := root
@@ -62,29 +64,26 @@ func (t *Tree) View(name string, ttl uint32) (root *Node, ok bool) {
 		}
 		return n
 	}
-	var namespace, service, below string
-	switch {
+	namespace, service, below := "*", "*", ""
+	switch n := t.names.ParseText(under + "."); {
 	case under == "" || base == under || strings.HasSuffix("."+base, "."+under):
 		at()
-		namespace, service = "*", "*"
 		ok = true
-	case strings.HasSuffix(under, "."+base):
-		labels := strings.Split(strings.TrimSuffix(under, "."+base), ".")
-		namespace, service = labels[len(labels)-1], "*"
-		if len(labels) > 1 {
+	case n.Wildcard || n.Form < qname.Namespace || n.Form > qname.Port:
+		return root, false
+	default:
+		labels := n.Labels()
+		labels = labels[:len(labels)-1] // without svc
+		namespace = labels[len(labels)-1]
+		if n.Form >= qname.Service {
 			service = labels[len(labels)-2]
 			below = strings.Join(labels[:len(labels)-2], ".")
 		}
-		if namespace == "*" || service == "*" && len(labels) > 1 {
-			return root, false // a name, not a question
-		}
-	default:
-		return root, false
 	}
 	var found []*Records
 	t.Match(namespace, service, func(r *Records) { found = append(found, r) })
 	for _, r := range found {
-		if r.view(at(r.Key.Name, r.Key.Namespace), below, t.zone, ttl) {
+		if r.view(at(r.Key.Name, r.Key.Namespace), below, t.Zone(), ttl) {
 			ok = true
 		}
 	}

@@ -116,7 +116,7 @@ func Parse(args []string, getenv func(string) string, goFlags *flag.FlagSet) (o 
 	fs.StringVar(&dnsService, "dns-service", "kube-system/kube-dns", "namespace/name of the Service that provides the addresses of ns.dns.<domain>")
 	fs.IntVar(&o.MaxForwarded, "max-forwarded", 1000, "maximum concurrent forwarded queries; excess gets SERVFAIL")
 	fs.IntVar(&o.MaxTCPConnections, "max-tcp-connections", 1000, "maximum concurrent TCP connections; when exceeded, the longest idle one is closed")
-	fs.IntVar(&o.MaxTCPConnectionsPerClient, "max-tcp-connections-per-client", 250, "TCP connections of one client address at one time at most")
+	fs.IntVar(&o.MaxTCPConnectionsPerClient, "max-tcp-connections-per-client", 250, "maximum concurrent TCP connections of one client address; when exceeded, the client's own longest idle one is closed")
 	fs.IntVar(&o.MaxAnswersPerSecond, "max-answers-per-second", 0, "maximum UDP responses a second to one client address, 0 = unlimited; not for use behind dnsmasq, which is one client")
 	fs.DurationVar(&o.TCPIdleTimeout, "tcp-idle-timeout", 10*time.Second, "time after which an idle TCP connection is closed")
 	goFlags.VisitAll(func(f *flag.Flag) {

@@ -497,7 +497,7 @@ func TestWildcardsBounded(t *testing.T) {
 	}
 	mu.Unlock()
 	close(release)
-	w.slow.Wait()
+	w.async.Wait()
 	if n := most.Load(); int(n) > runtime.GOMAXPROCS(0) {
 		t.Errorf("%d were answered at one time", n)
 	}

@@ -1,15 +1,13 @@
-package treecache
+package qname
 
 import (
 	"bytes"
-	"fmt"
-	"hash/fnv"
 	"net/netip"
 	"strings"
 	"testing"
 )
 
-func TestAppendName(t *testing.T) {
+func TestAppend(t *testing.T) {
 	for _, tt := range []struct{ name, in, want string }{
 		{"name", "web.default.", "\x03web\x07default\x00"},
 		{"without trailing dot", "web.default", "\x03web\x07default\x00"},
@@ -18,8 +16,8 @@ func TestAppendName(t *testing.T) {
 		{"one label", "local.", "\x05local\x00"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := string(AppendName([]byte("before"), tt.in)); got != "before"+tt.want {
-				t.Errorf("AppendName(%q) = %q, want %q", tt.in, got, "before"+tt.want)
+			if got := string(Append([]byte("before"), tt.in)); got != "before"+tt.want {
+				t.Errorf("Append(%q) = %q, want %q", tt.in, got, "before"+tt.want)
 			}
 		})
 	}
@@ -61,7 +59,7 @@ func TestParseReverse(t *testing.T) {
 		{"root", ".", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := ParseReverse(AppendName(nil, tt.in))
+			got, err := ParseReverse(Append(nil, tt.in))
 			switch {
 			case tt.want == "" && err == nil:
 				t.Errorf("ParseReverse(%q) = %v, want an error", tt.in, got)
@@ -97,12 +95,12 @@ func TestParseReverseBoundaries(t *testing.T) {
 // name that the address has.
 func FuzzParseReverse(f *testing.F) {
 	for _, name := range []string{"7.2.0.192.in-addr.arpa.", "07.2.0.192.in-addr.arpa.", nibbles, mapped, nibbles[2:], "web.default."} {
-		f.Add(AppendName(nil, name))
+		f.Add(Append(nil, name))
 	}
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		addr, err := ParseReverse(wire)
 		if err == nil {
-			if back := AppendName(nil, ReverseName(addr)); !bytes.Equal(back, wire) {
+			if back := Append(nil, ReverseName(addr)); !bytes.Equal(back, wire) {
 				t.Errorf("ParseReverse(%q) = %v, whose reverse name is %q", wire, addr, back)
 			}
 		}
@@ -112,7 +110,7 @@ func FuzzParseReverse(f *testing.F) {
 				continue
 			}
 			addr, _ := netip.AddrFromSlice(wire[:size])
-			if back, err := ParseReverse(AppendName(nil, ReverseName(addr))); err != nil || back != addr {
+			if back, err := ParseReverse(Append(nil, ReverseName(addr))); err != nil || back != addr {
 				t.Errorf("ParseReverse(%q) = %v, %v, want %v", ReverseName(addr), back, err, addr)
 			}
 		}
@@ -192,36 +190,6 @@ func FuzzParsePodLabel(f *testing.F) {
 			if back, ok := ParsePodLabel([]byte(text)); !ok || back != addr {
 				t.Errorf("ParsePodLabel(%q) = %v, %v, want %v", text, back, ok, addr)
 			}
-		}
-	})
-}
-
-// TestSystemLabel pins labels that deployed replicas give to addresses; they
-// were calculated apart from this package.
-func TestSystemLabel(t *testing.T) {
-	for _, tt := range []struct{ name, host, want string }{
-		{"IPv4", "10.96.0.1", "6266366134663036"},
-		{"IPv6", "2001:db8::1", "3537393061303264"},
-		{"hash of seven digits: no padding", "10.96.0.55", "33343738623035"},
-		{"hash of six digits", "10.96.0.80", "316566333537"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := SystemLabel(tt.host); got != tt.want {
-				t.Errorf("SystemLabel(%q) = %s, want %s", tt.host, got, tt.want)
-			}
-		})
-	}
-}
-
-// FuzzSystemLabel compares with the standard library's hash.
-func FuzzSystemLabel(f *testing.F) {
-	f.Add("10.96.0.1")
-	f.Fuzz(func(t *testing.T, host string) {
-		h := fnv.New32a()
-		fmt.Fprintf(h, "&{%s 0 10 10  false 30 0  }", host)
-		want := fmt.Sprintf("%x", fmt.Appendf(nil, "%x", h.Sum32()))
-		if got := SystemLabel(host); got != want {
-			t.Errorf("SystemLabel(%q) = %s, want %s", host, got, want)
 		}
 	})
 }

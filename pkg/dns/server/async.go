@@ -1,7 +1,9 @@
 package server
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -26,31 +28,31 @@ const maxWildcards = 1000
 // MaxHops is how many names a chain of CNAME records may have.
 const MaxHops = 16
 
-// later answers on a goroutine of its own what the direct way does not. msg is
-// copied: it is the reader's again when later returns.
-func (w *worker) later(ctx context.Context, start time.Time, sys system, v verdict, msg []byte, limit int, send respond) {
-	s, tcp := w.s, w.tcp
-	msg = append([]byte(nil), msg...)
-	w.slow.Go(func() {
-		if v.way == wayWildcard {
-			defer s.wildcards.Add(-1)
+// deferAnswer answers a question on a goroutine of its own and calls send with
+// the reply. It copies msg, so that the caller may use the buffer again.
+func (w *worker) deferAnswer(ctx context.Context, start time.Time, sys system, v verdict, msg []byte, limit int, send respond) {
+	a, tcp := w.a, w.tcp
+	msg = bytes.Clone(msg)
+	w.async.Go(func() {
+		if v.route == routeWildcard {
+			defer a.wildcards.leave()
 		}
-		w := s.newWorker()
+		w := a.newWorker()
 		w.tcp = tcp
-		send(w.slowReply(ctx, start, sys, v, msg, limit))
+		send(w.asyncReply(ctx, start, sys, v, msg, limit))
 	})
 }
 
-// slowReply is the answer that takes longer. A panic on the way is caught and
-// answered SERVFAIL.
-func (w *worker) slowReply(ctx context.Context, start time.Time, sys system, v verdict, msg []byte, limit int) (out []byte) {
-	s := w.s
+// asyncReply returns the reply to a deferred question. A panic is caught, and
+// the reply is SERVFAIL.
+func (w *worker) asyncReply(ctx context.Context, start time.Time, sys system, v verdict, msg []byte, limit int) (out []byte) {
+	a := w.a
 	defer func() {
 		if p := recover(); p != nil {
 			out = w.recovered(p, start, sys, nil)
 		}
 	}()
-	if err := w.q.parse(msg); err != nil {
+	if err := w.parse(msg); err != nil {
 		return nil // it was parsed before
 	}
 	req := new(dns.Msg)
@@ -60,43 +62,43 @@ func (w *worker) slowReply(ctx context.Context, start time.Time, sys system, v v
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	m := s.answerSlowly(ctx, v, w, req, w.tcp)
+	m := a.answerAsync(ctx, v, w, req)
 	if glog.V(4) {
 		glog.Infof("server: %s: %s, %d answers", describe(msg), dns.RcodeToString[m.Rcode], len(m.Answer))
 	}
-	out = s.pack(m, req, &w.q, limit)
-	s.metrics.answered(sys, time.Since(start), len(out), causeOf(m.Rcode, uint16(len(m.Answer)), m.Truncated, w.tcp))
+	out = a.pack(m, req, &w.q, limit)
+	a.metrics.answered(sys, time.Since(start), len(out), causeOf(m.Rcode, uint16(len(m.Answer)), m.Truncated, w.tcp))
 	return out
 }
 
-// answerSlowly makes the answer; its header's flags but for the rcode, and
-// OPT, are made by pack.
-func (s *Server) answerSlowly(ctx context.Context, v verdict, w *worker, req *dns.Msg, tcp bool) *dns.Msg {
+// answerAsync answers a question by its route. Of the header it sets the rcode
+// and AA; pack adds the other flags and OPT.
+func (a *answerer) answerAsync(ctx context.Context, v verdict, w *worker, req *dns.Msg) *dns.Msg {
 	m := &dns.Msg{}
 	m.Authoritative = true
 	question := req.Question[0]
-	switch v.way {
-	case wayWildcard:
+	switch v.route {
+	case routeWildcard:
 		select {
-		case s.wildcardSlots <- struct{}{}:
-			defer func() { <-s.wildcardSlots }()
-			return s.wildcard(req)
+		case a.wildcards.slots <- struct{}{}:
+			defer func() { <-a.wildcards.slots }()
+			return a.wildcard(req)
 		case <-ctx.Done():
 			m.Rcode = dns.RcodeServerFailure
 		}
-	case wayExternal:
-		s.chain(ctx, m, question, v.records.Target, tcp)
-	case wayFederation:
-		target, _ := s.backend.Federated(w.q.labelStrings(3))
+	case routeExternal:
+		a.chain(ctx, m, question, v.records.Target, w.tcp)
+	case routeFederation:
+		target, _ := a.federated(w.q.name)
 		if target == "" {
 			m.Rcode = dns.RcodeServerFailure
 			break
 		}
-		s.chain(ctx, m, question, target, tcp)
+		a.chain(ctx, m, question, target, w.tcp)
 	default:
-		reply, _, err := s.forwarder.Exchange(ctx, req, tcp)
+		reply, _, err := a.forwarder.Exchange(ctx, req, w.tcp)
 		if err != nil {
-			s.forwardFailed(question, err)
+			a.forwardFailed(question, err)
 			m.Authoritative = false
 			m.Rcode = dns.RcodeServerFailure
 			break
@@ -107,9 +109,9 @@ func (s *Server) answerSlowly(ctx context.Context, v verdict, w *worker, req *dn
 	return m
 }
 
-func (s *Server) forwardFailed(q dns.Question, err error) {
+func (a *answerer) forwardFailed(q dns.Question, err error) {
 	if errors.Is(err, forward.ErrOverloaded) {
-		s.metrics.shed.Inc()
+		a.metrics.shed.Inc()
 	}
 	if glog.V(4) {
 		glog.Infof("server: forwarding %s %s: %v", q.Name, dns.TypeToString[q.Qtype], err)
@@ -120,10 +122,10 @@ func (s *Server) forwardFailed(q dns.Question, err error) {
 // what follows behind it: from the tree what is in the zone, from upstream
 // what is not. A loop, or an upstream that does not answer, is SERVFAIL
 // without an answer: a part of a chain would be taken for NODATA.
-func (s *Server) chain(ctx context.Context, m *dns.Msg, question dns.Question, target string, tcp bool) {
+func (a *answerer) chain(ctx context.Context, m *dns.Msg, question dns.Question, target string, tcp bool) {
 	link := func(owner, target string) dns.RR {
 		return &dns.CNAME{
-			Hdr:    dns.RR_Header{Name: owner, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: s.ttl()},
+			Hdr:    dns.RR_Header{Name: owner, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: a.ttl()},
 			Target: target,
 		}
 	}
@@ -142,8 +144,8 @@ func (s *Server) chain(ctx context.Context, m *dns.Msg, question dns.Question, t
 		}
 		seen[strings.ToLower(name)] = true
 		next := dns.Question{Name: name, Qtype: question.Qtype, Qclass: dns.ClassINET}
-		if !dns.IsSubDomain(s.zone.tree.Zone(), strings.ToLower(name)) {
-			final, rcode, ok := s.upstream(ctx, m, next, tcp)
+		if !a.zone.names.Contains(name) {
+			final, rcode, ok := a.upstream(ctx, m, next, tcp)
 			if !ok {
 				break
 			}
@@ -154,17 +156,17 @@ func (s *Server) chain(ctx context.Context, m *dns.Msg, question dns.Question, t
 			name = final // back in the zone
 			continue
 		}
-		local, v, q := s.local(next)
+		local, v, q := a.local(next)
 		federated, isFederated := "", false
-		if v.way == wayFederation {
-			federated, isFederated = s.backend.Federated(q.labelStrings(3))
+		if v.route == routeFederation {
+			federated, isFederated = a.federated(q.name)
 		}
 		switch {
 		case local == nil: // a name that cannot be asked for
 			m.Rcode = dns.RcodeNameError
-			m.Ns = []dns.RR{s.soa()}
+			m.Ns = []dns.RR{a.soa()}
 			return
-		case v.way == wayExternal:
+		case v.route == routeExternal:
 			m.Answer = append(m.Answer, link(name, v.records.Target))
 			name = v.records.Target
 		case isFederated && federated == "":
@@ -184,13 +186,13 @@ func (s *Server) chain(ctx context.Context, m *dns.Msg, question dns.Question, t
 
 // upstream appends what the nameservers answer to m. final is set where their
 // chain ends in a name of the zone, which they cannot know.
-func (s *Server) upstream(ctx context.Context, m *dns.Msg, question dns.Question, tcp bool) (final string, rcode int, ok bool) {
+func (a *answerer) upstream(ctx context.Context, m *dns.Msg, question dns.Question, tcp bool) (final string, rcode int, ok bool) {
 	req := &dns.Msg{Question: []dns.Question{question}}
 	req.Id = dns.Id()
 	req.RecursionDesired = true
-	reply, _, err := s.forwarder.Exchange(ctx, req, tcp)
+	reply, _, err := a.forwarder.Exchange(ctx, req, tcp)
 	if err != nil {
-		s.forwardFailed(question, err)
+		a.forwardFailed(question, err)
 		return "", 0, false
 	}
 	if reply.Rcode != dns.RcodeSuccess && reply.Rcode != dns.RcodeNameError {
@@ -218,7 +220,7 @@ func (s *Server) upstream(ctx context.Context, m *dns.Msg, question dns.Question
 	for _, rr := range reply.Answer {
 		has = has || rr.Header().Rrtype == question.Qtype && strings.EqualFold(rr.Header().Name, name)
 	}
-	if !has && name != question.Name && dns.IsSubDomain(s.zone.tree.Zone(), strings.ToLower(name)) {
+	if !has && name != question.Name && a.zone.names.Contains(name) {
 		return name, 0, true
 	}
 	if !has {
@@ -229,43 +231,42 @@ func (s *Server) upstream(ctx context.Context, m *dns.Msg, question dns.Question
 
 // local answers a question about a name of the zone from the tree. The
 // message is nil where the name has no wire form.
-func (s *Server) local(question dns.Question) (*dns.Msg, verdict, *query) {
+func (a *answerer) local(question dns.Question) (*dns.Msg, verdict, *query) {
 	req := &dns.Msg{Question: []dns.Question{question}}
 	wire, err := req.Pack()
-	w := s.newWorker()
-	if err != nil || w.q.parse(wire) != nil || !s.zone.holds(&w.q) {
+	w := a.newWorker()
+	if err != nil || w.parse(wire) != nil || !w.q.name.InZone() {
 		return nil, verdict{}, nil
 	}
 	w.r.start(&w.q, nil, dns.MaxMsgSize)
-	v := s.zone.resolve(&w.q, &w.r, rand.Uint32())
+	v := a.zone.resolve(&w.q, &w.r, rand.Uint32())
 	m := new(dns.Msg)
-	if err := m.Unpack(w.r.finish(&w.q, v.rcode, bitAA|bitRA, s.udpSize)); err != nil {
+	if err := m.Unpack(w.r.finish(&w.q, v.rcode, bitAA|bitRA, a.udpSize)); err != nil {
 		return nil, verdict{}, nil
 	}
-	if v.way == wayWildcard {
-		m.Ns, v.rcode = []dns.RR{s.soa()}, dns.RcodeNameError
+	if v.route == routeWildcard {
+		m.Ns, v.rcode = []dns.RR{a.soa()}, dns.RcodeNameError
 	}
 	return m, v, &w.q
 }
 
-func (s *Server) ttl() uint32 {
-	t := s.zone.ttl
-	return uint32(t[0])<<24 | uint32(t[1])<<16 | uint32(t[2])<<8 | uint32(t[3])
+func (a *answerer) ttl() uint32 {
+	return binary.BigEndian.Uint32(a.zone.ttl[:])
 }
 
 // soa is the zone's SOA record as negative answers have it.
-func (s *Server) soa() dns.RR {
-	zone := s.zone.tree.Zone()
+func (a *answerer) soa() dns.RR {
+	zone := a.zone.tree.Zone()
 	return &dns.SOA{
-		Hdr: dns.RR_Header{Name: zone, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: s.zone.negTTLSecs},
-		Ns:  "ns.dns." + zone, Mbox: "hostmaster." + zone, Serial: s.zone.tree.Serial(),
-		Refresh: 28800, Retry: 7200, Expire: 604800, Minttl: s.zone.negTTLSecs,
+		Hdr: dns.RR_Header{Name: zone, Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: a.zone.negTTLSecs},
+		Ns:  "ns.dns." + zone, Mbox: "hostmaster." + zone, Serial: a.zone.tree.Serial(),
+		Refresh: 28800, Retry: 7200, Expire: 604800, Minttl: a.zone.negTTLSecs,
 	}
 }
 
 // pack brings m into wire form for the client that asked req: its ID, question
 // and flags, EDNS and size.
-func (s *Server) pack(m, req *dns.Msg, q *query, limit int) []byte {
+func (a *answerer) pack(m, req *dns.Msg, q *query, limit int) []byte {
 	m.Id = req.Id
 	m.Response = true
 	m.Opcode = dns.OpcodeQuery
@@ -276,7 +277,7 @@ func (s *Server) pack(m, req *dns.Msg, q *query, limit int) []byte {
 	m.Compress = true
 	if q.edns {
 		opt := &dns.OPT{Hdr: dns.RR_Header{Name: ".", Rrtype: dns.TypeOPT}}
-		opt.SetUDPSize(s.udpSize)
+		opt.SetUDPSize(a.udpSize)
 		if q.do {
 			opt.SetDo()
 		}

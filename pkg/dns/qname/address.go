@@ -1,11 +1,9 @@
-package treecache
+package qname
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 )
 
@@ -14,11 +12,10 @@ import (
 // (RFC 1035 section 3.5), or 32 hexadecimal digits below ip6.arpa (RFC 3596
 // section 2.5).
 func ParseReverse(name []byte) (netip.Addr, error) {
-	const inAddr, ip6 = "\x07in-addr\x04arpa\x00", "\x03ip6\x04arpa\x00"
 	switch {
-	case len(name) > len(inAddr) && string(name[len(name)-len(inAddr):]) == inAddr:
+	case len(name) > len(inAddrArpa) && string(name[len(name)-len(inAddrArpa):]) == inAddrArpa:
 		var a [4]byte
-		rest := name[:len(name)-len(inAddr)]
+		rest := name[:len(name)-len(inAddrArpa)]
 		for i := 3; i >= 0; i-- {
 			if len(rest) == 0 {
 				return netip.Addr{}, errNotReverse
@@ -44,7 +41,7 @@ func ParseReverse(name []byte) (netip.Addr, error) {
 			return netip.Addr{}, errNotReverse
 		}
 		return netip.AddrFrom4(a), nil
-	case len(name) == 64+len(ip6) && string(name[64:]) == ip6:
+	case len(name) == 64+len(ip6Arpa) && string(name[64:]) == ip6Arpa:
 		var a [16]byte
 		for i := range 32 {
 			digit, ok := hexDigit(name[2*i+1])
@@ -82,36 +79,6 @@ func ReverseName(addr netip.Addr) string {
 		fmt.Fprintf(&b, "%x.%x.", a[15-i]&0xf, a[15-i]>>4)
 	}
 	return b.String() + "ip6.arpa."
-}
-
-// SystemLabel is the label of an address that has no name of its own. It is
-// kept from kube-dns, of which replicas of both makes must agree while a
-// rollout goes on: the hexadecimal digits of the text of a hexadecimal hash,
-// FNV-1a of 32 bits over how Go prints a msg.Service with the address.
-//
-// host is an address in its canonical text, or an external name.
-func SystemLabel[T ~string | ~[]byte](host T) string {
-	h := uint32(2166136261)
-	h = fnv1a(h, "&{")
-	h = fnv1a(h, host)
-	h = fnv1a(h, " 0 10 10  false 30 0  }")
-	var digits [8]byte
-	var label [16]byte
-	return string(hex.AppendEncode(label[:0], strconv.AppendUint(digits[:0], uint64(h), 16)))
-}
-
-// fnv1a goes on with the hash h.
-func fnv1a[T ~string | ~[]byte](h uint32, s T) uint32 {
-	for i := range len(s) {
-		h = (h ^ uint32(s[i])) * 16777619
-	}
-	return h
-}
-
-// AddressLabel is SystemLabel of an address.
-func AddressLabel(addr netip.Addr) string {
-	var text [64]byte
-	return SystemLabel(addr.AppendTo(text[:0]))
 }
 
 // ParsePodLabel is the address that a dashed label stands for: "10-244-0-7",
