@@ -20,7 +20,7 @@ GOLANGCI_LINT = $(CACHE)/golangci-lint-$(GOLANGCI_LINT_VERSION)-$(GO_VERSION)/go
 FUZZTIME ?= 1m
 
 # Every Go module here, as a directory.
-MODULES := $(sort $(dir $(wildcard go.mod hack/*/go.mod hack/*/*/go.mod)))
+MODULES := $(sort $(dir $(wildcard go.mod hack/*/go.mod hack/*/*/go.mod pkg/*/*/*/go.mod)))
 # These are a main of a few lines on thousands of packages that are not
 # ours: analysing those would take many minutes for nothing. gofmt, go mod
 # tidy and the build itself look at them.

@@ -60,6 +60,6 @@ require (
 // declares that error, the second is held at the newest commit that has the
 // functions SkyDNS calls.
 replace (
-	github.com/coreos/etcd => ./hack/etcdclient
+	github.com/coreos/etcd => ./pkg/dns/skydns/etcdclient
 	github.com/coreos/go-systemd => github.com/coreos/go-systemd v0.0.0-20161114122254-48702e0da86b
 )

@@ -76,8 +76,18 @@ never 'pkg/dnsmasq/...' '^kubedns/(cmd(/.*)?|pkg/sidecar(/.*)?|pkg/dns|pkg/dns/(
 never 'pkg/sidecar/...' '^kubedns/(cmd(/.*)?|pkg/dns|pkg/dns/(server|treecache|federation)(/.*)?)$' \
 	"the sidecar takes dnsmasq's counters, and nothing of kube-dns"
 never 'pkg/dns/qname' '^(kubedns/(cmd|pkg/(dns$|dns/[^q]|[^d]))|[a-z0-9-]+(\.[a-z0-9-]+)+/)' 'the forms of names need nothing else'
-never 'pkg/dns/server pkg/dns/treecache pkg/dns/config/... pkg/dns/federation' '^kubedns/pkg/dns$' \
-	'pkg/dns imports these'
+parts='pkg/dns/objects pkg/dns/source/... pkg/dns/records pkg/dns/treecache pkg/dns/skydns pkg/dns/server
+	pkg/dns/forward pkg/dns/config/... pkg/dns/federation pkg/dns/apiclient'
+never "$parts" '^kubedns/pkg/dns$' 'pkg/dns puts these together'
+never 'pkg/dns/objects pkg/dns/records pkg/dns/treecache pkg/dns/federation' \
+	'^(k8s\.io/client-go|github\.com/golang/glog)(/|$)' 'these are pure: no I/O, no log'
+never 'pkg/dns/objects' '^kubedns/pkg/dns/(records|source|skydns|server|forward)(/|$)' 'objects know of nothing above them'
+never 'pkg/dns/records' '^kubedns/pkg/dns/(source|skydns|server|forward)(/|$)' 'records are made of objects alone'
+never 'pkg/dns/skydns pkg/dns/server pkg/dns/forward pkg/dns/treecache' '^kubedns/pkg/dns/(objects|source|records)(/|$)' \
+	'answers come from the tree, not from the objects or their source'
+never 'pkg/dns/source' '^kubedns/pkg/dns/source/' 'the interface does not know who implements it'
+never 'pkg/dns/source/manifests pkg/dns/source/snapshot' '^k8s\.io/client-go(/|$)' \
+	'client-go only where the cluster is watched'
 # A package depends on itself, so explain is left out.
 never "$(go list ./pkg/... | sed -n '/^kubedns\/pkg\/dns\/explain$/d; s/^kubedns\///p' | tr '\n' ' ')" '^kubedns/pkg/dns/explain$' \
 	'what a name resolves to is explained by the status site and `kube-dns explain` alone'
@@ -85,6 +95,10 @@ never 'cmd/kube-dns/site' '^kubedns/cmd/kube-dns/app$' 'app puts the site togeth
 never 'pkg/page' '^(kubedns/(cmd|pkg/(dns|dnsmasq|sidecar|version))|[a-z0-9-]+(\.[a-z0-9-]+)+)(/|$)' \
 	"the programs' pages need the standard library alone"
 never './...' '^(k8s\.io/kubernetes|k8s\.io/client-go/kubernetes)(/|$)' 'a scheme of two groups is enough'
+
+# By folder, as a module under hack may have any path.
+from_hack=$(go list -deps -f '{{.Dir}}' ./cmd/... ./pkg/... | grep "^$PWD/hack/" || true)
+[ -z "$from_hack" ] || fail "cmd and pkg must not depend on hack, which is for building and testing: $from_hack"
 
 while IFS= read -r -d '' file; do
 	[ -f "$file" ] || continue

@@ -20,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"kubedns/pkg/dns/forward"
+	"kubedns/pkg/dns/internal/clustertest"
+	"kubedns/pkg/dns/internal/sourcetest"
 	"kubedns/pkg/dns/qname"
 	"kubedns/pkg/dns/server"
 	"kubedns/pkg/dns/treecache"
@@ -99,9 +101,9 @@ type asked struct {
 
 func newAsked(question dns.Question) asked {
 	q := asked{Question: question, name: strings.ToLower(question.Name)}
-	if q.name == testZone {
+	if q.name == clustertest.Zone {
 		q.zone = true
-	} else if under, ok := strings.CutSuffix(q.name, "."+testZone); ok {
+	} else if under, ok := strings.CutSuffix(q.name, "."+clustertest.Zone); ok {
 		q.zone, q.labels = true, strings.Split(under, ".")
 		q.star = q.labels[len(q.labels)-1] == "svc" && (slices.Contains(q.labels, "*") || slices.Contains(q.labels, "_*"))
 	}
@@ -264,7 +266,7 @@ var deviations = []deviation{
 				return o
 			}
 			if !q.zone {
-				if q.reverse && q.addr.IsValid() && reverseNames(e.kd.Tree(), q.addr) != nil {
+				if q.reverse && q.addr.IsValid() && clustertest.ReverseNames(e.kd.Tree(), q.addr) != nil {
 					return nodata(q)
 				}
 				return outcomeOf(upstreamReply(q.Question))
@@ -285,38 +287,38 @@ var deviations = []deviation{
 	{"the specification's own names", "rows dns-version.zone, ns.dns.zone, and dns.zone (a name with names below it, RFC 8020)",
 		func(e *environment, q asked, o outcome) outcome {
 			switch q.name {
-			case "dns-version." + testZone:
+			case "dns-version." + clustertest.Zone:
 				o = nodata(q)
 				if q.Qtype == dns.TypeTXT {
 					o.answer = []string{q.Name + "\t28800\tIN\tTXT\t\"1.1.0\""}
 				}
-			case "ns.dns." + testZone:
+			case "ns.dns." + clustertest.Zone:
 				o = nodata(q)
 				for _, addr := range e.dnsService() {
 					if rr := addressRR(q.Name, addr); rr.Header().Rrtype == q.Qtype {
 						o.answer = append(o.answer, rr.String())
 					}
 				}
-			case "dns." + testZone:
+			case "dns." + clustertest.Zone:
 				o = nodata(q)
 			}
 			return o
 		}},
 	{"NS of the zone", "row zone, NS: ns.dns.zone, with its addresses in the additional section",
 		func(e *environment, q asked, o outcome) outcome {
-			if q.name != testZone || q.Qtype != dns.TypeNS {
+			if q.name != clustertest.Zone || q.Qtype != dns.TypeNS {
 				return o
 			}
 			o = nodata(q)
-			o.answer = []string{q.Name + "\t30\tIN\tNS\tns.dns." + testZone}
+			o.answer = []string{q.Name + "\t30\tIN\tNS\tns.dns." + clustertest.Zone}
 			for _, addr := range e.dnsService() {
-				o.extra = append(o.extra, addressRR("ns.dns."+testZone, addr).String())
+				o.extra = append(o.extra, addressRR("ns.dns."+clustertest.Zone, addr).String())
 			}
 			return o
 		}},
 	{"the zone's serial", "row zone, SOA: a serial that grows when records change; owner names in answers use the question's spelling",
 		func(e *environment, q asked, o outcome) outcome {
-			if q.name == testZone && q.Qtype == dns.TypeSOA {
+			if q.name == clustertest.Zone && q.Qtype == dns.TypeSOA {
 				o.answer = []string{fmt.Sprintf("%s\t30\tIN\tSOA\tns.dns.%s hostmaster.%s %d 28800 7200 604800 30",
 					q.Name, q.Name, q.Name, e.kd.Tree().Serial())}
 			}
@@ -438,7 +440,7 @@ var deviations = []deviation{
 		}},
 	{"PTR: several owners", "row PTR: several services with one address: one record for each",
 		func(e *environment, q asked, o outcome) outcome {
-			names := reverseNames(e.kd.Tree(), q.addr)
+			names := clustertest.ReverseNames(e.kd.Tree(), q.addr)
 			if !q.reverse || q.Qtype != dns.TypePTR || len(names) < 2 {
 				return o
 			}
@@ -450,14 +452,14 @@ var deviations = []deviation{
 		}},
 	{"PTR: AA", "Flags: SkyDNS leaves AA out of what it answers itself in reverse zones",
 		func(e *environment, q asked, o outcome) outcome {
-			if q.reverse && q.Qtype == dns.TypePTR && reverseNames(e.kd.Tree(), q.addr) != nil {
+			if q.reverse && q.Qtype == dns.TypePTR && clustertest.ReverseNames(e.kd.Tree(), q.addr) != nil {
 				o.aa = true
 			}
 			return o
 		}},
 	{"reverse names: other types", "row: a reverse name we hold, other types: NODATA; SkyDNS forwards below in-addr.arpa and answers PTR below ip6.arpa",
 		func(e *environment, q asked, o outcome) outcome {
-			if q.reverse && q.Qtype != dns.TypePTR && q.Qtype != dns.TypeANY && reverseNames(e.kd.Tree(), q.addr) != nil {
+			if q.reverse && q.Qtype != dns.TypePTR && q.Qtype != dns.TypeANY && clustertest.ReverseNames(e.kd.Tree(), q.addr) != nil {
 				return nodata(q)
 			}
 			return o
@@ -488,7 +490,7 @@ func wantChain(is func(want outcome) bool) func(*environment, asked, outcome) ou
 
 // special are the names that only the direct way knows.
 func special(q asked) bool {
-	return q.name == testZone || slices.Contains([]string{"dns-version." + testZone, "ns.dns." + testZone, "dns." + testZone}, q.name)
+	return q.name == clustertest.Zone || slices.Contains([]string{"dns-version." + clustertest.Zone, "ns.dns." + clustertest.Zone, "dns." + clustertest.Zone}, q.name)
 }
 
 func hasAddress(answer []string) bool {
@@ -510,7 +512,7 @@ func withoutTTLs(answer []string) []string {
 func srvTargets(r *treecache.Records, srvs []treecache.SRV) []string {
 	var all []string
 	for _, srv := range srvs {
-		target := r.Name(testZone)
+		target := r.Name(clustertest.Zone)
 		if srv.Label != "" {
 			target = srv.Label + "." + target
 		}
@@ -560,7 +562,7 @@ func upstreamReply(q dns.Question) *dns.Msg {
 		m.Rcode = dns.RcodeServerFailure
 	case name == "nodata.example.org.", name == ".":
 	case name == "back.example.org.":
-		m.Answer = append(m.Answer, cname(q.Name, "s0.ns0.svc."+testZone, 20))
+		m.Answer = append(m.Answer, cname(q.Name, "s0.ns0.svc."+clustertest.Zone, 20))
 	case name == "alias.example.org.":
 		m.Answer = append(m.Answer, cname(q.Name, "www.example.org.", 20))
 		if q.Qtype != dns.TypeCNAME {
@@ -632,57 +634,57 @@ func (e *environment) askSkyDNS(q dns.Question) outcome {
 }
 
 // bigService has more records than 512 octets hold, or even more than 100.
-func bigService(endpoints int) change {
+func bigService(endpoints int) clustertest.Change {
 	name, port := "http", int32(80)
-	c := change{
-		service: &corev1.Service{
+	c := clustertest.Change{
+		Service: &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns0", Name: "big"}, Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone},
 		},
-		slice: &discoveryv1.EndpointSlice{
+		Slice: &discoveryv1.EndpointSlice{
 			ObjectMeta:  metav1.ObjectMeta{Namespace: "ns0", Name: "big-1", Labels: map[string]string{discoveryv1.LabelServiceName: "big"}},
 			AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
 		},
 	}
 	for i := range endpoints {
-		c.slice.Endpoints = append(c.slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("203.0.113.%d", i+1)}})
+		c.Slice.Endpoints = append(c.Slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("203.0.113.%d", i+1)}})
 	}
 	return c
 }
 
 // diffCluster makes the objects of a cluster.
-func (g generator) diffCluster() *fakeSource {
-	s := newState()
+func randomCluster(g clustertest.Generator) *sourcetest.Fake {
+	s := clustertest.NewState()
 	for range 70 {
-		g.change(s)
+		g.Change(s)
 	}
 	if g.IntN(3) > 0 {
-		s.services["kube-system/kube-dns"] = &corev1.Service{
+		s.Services["kube-system/kube-dns"] = &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-dns"},
 			Spec: corev1.ServiceSpec{
 				ClusterIP:  "192.0.2.10",
-				ClusterIPs: pick(g, nil, []string{"192.0.2.10", "2001:db8::a"}),
+				ClusterIPs: clustertest.Pick(g, nil, []string{"192.0.2.10", "2001:db8::a"}),
 				Ports:      []corev1.ServicePort{{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53}, {Name: "dns-tcp", Port: 53}},
 			},
 		}
 	}
 	if g.IntN(3) == 0 {
 		big := bigService(40 + 80*g.IntN(2))
-		s.services["ns0/big"], s.slices["ns0/big-1"] = big.service, big.slice
+		s.Services["ns0/big"], s.Slices["ns0/big-1"] = big.Service, big.Slice
 	}
-	f := newFake(slices.Collect(maps.Values(s.services)), slices.Collect(maps.Values(s.slices)))
+	f := sourcetest.New(slices.Collect(maps.Values(s.Services)), slices.Collect(maps.Values(s.Slices)))
 	if g.IntN(2) == 0 {
-		f.topologyZone, f.region = "z1", "r1"
+		f.TopologyZone, f.Region = "z1", "r1"
 	}
 	return f
 }
 
 // question draws a question whose name may exist in the cluster.
-func (g generator) question(tree *treecache.Tree) dns.Question {
-	qtype := pick(g, dns.TypeA, dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypeSRV, dns.TypePTR, dns.TypeTXT, dns.TypeCNAME, dns.TypeMX,
+func randomQuestion(g clustertest.Generator, tree *treecache.Tree) dns.Question {
+	qtype := clustertest.Pick(g, dns.TypeA, dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypeSRV, dns.TypePTR, dns.TypeTXT, dns.TypeCNAME, dns.TypeMX,
 		dns.TypeANY, dns.TypeHTTPS, dns.TypeNS, dns.TypeSOA)
-	namespace, service := g.name()
+	namespace, service := g.Name()
 	if g.IntN(8) == 0 {
-		namespace, service = pick(g, "kube-system", "ns0", "gone"), pick(g, "kube-dns", "big", "gone")
+		namespace, service = clustertest.Pick(g, "kube-system", "ns0", "gone"), clustertest.Pick(g, "kube-dns", "big", "gone")
 	}
 	star := func(label, wild string) string {
 		if g.IntN(6) == 0 {
@@ -690,8 +692,8 @@ func (g generator) question(tree *treecache.Tree) dns.Question {
 		}
 		return label
 	}
-	own := star(service, "*") + "." + star(namespace, "*") + ".svc." + testZone
-	label := pick(g, "pod-0", "pod-1", "pod-2", "gone", treecache.SystemLabel(g.addr(g.IntN(2) == 0)))
+	own := star(service, "*") + "." + star(namespace, "*") + ".svc." + clustertest.Zone
+	label := clustertest.Pick(g, "pod-0", "pod-1", "pod-2", "gone", treecache.SystemLabel(g.Addr(g.IntN(2) == 0)))
 	// A label that some Service has.
 	if r, _ := tree.Service([]byte(namespace), []byte(service)); r != nil && len(r.Addresses) > 0 && g.IntN(2) == 0 {
 		label = r.Addresses[g.IntN(len(r.Addresses))].Label
@@ -699,8 +701,8 @@ func (g generator) question(tree *treecache.Tree) dns.Question {
 			label = "pod-0"
 		}
 	}
-	port, protocol := star(pick(g, "_http", "_dns", "_web", "_gone"), pick(g, "*", "_*")), star(pick(g, "_tcp", "_udp", "_sctp"), pick(g, "*", "_*"))
-	garbage := pick(g, "a", "xn--abc", `\000`, `\255\001`, `a\ b`, `\@`, "-", "_", "__", "**", "a*", "*a", "_tcp", "svc", "pod", strings.Repeat("x", 63))
+	port, protocol := star(clustertest.Pick(g, "_http", "_dns", "_web", "_gone"), clustertest.Pick(g, "*", "_*")), star(clustertest.Pick(g, "_tcp", "_udp", "_sctp"), clustertest.Pick(g, "*", "_*"))
+	garbage := clustertest.Pick(g, "a", "xn--abc", `\000`, `\255\001`, `a\ b`, `\@`, "-", "_", "__", "**", "a*", "*a", "_tcp", "svc", "pod", strings.Repeat("x", 63))
 	name := ""
 	switch g.IntN(16) {
 	case 0, 1, 2:
@@ -715,35 +717,35 @@ func (g generator) question(tree *treecache.Tree) dns.Question {
 			qtype = dns.TypeSRV
 		}
 	case 8:
-		name = pick(g, "10-244-0-7", "010-1-1-1", "2001-db8--7", "--1", "--ffff-c000-201", "x", "*", "10-244-0-7.x", "256-1-1-1") + "." +
-			pick(g, namespace, "default", "*") + ".pod." + testZone
+		name = clustertest.Pick(g, "10-244-0-7", "010-1-1-1", "2001-db8--7", "--1", "--ffff-c000-201", "x", "*", "10-244-0-7.x", "256-1-1-1") + "." +
+			clustertest.Pick(g, namespace, "default", "*") + ".pod." + clustertest.Zone
 	case 9:
-		name = pick(g, "", namespace+".svc.", "*.svc.", "svc.", "pod.", namespace+".pod.", "dns.", "ns.dns.", "dns-version.", "x.dns.", "gone.", "gone.svc.") + testZone
+		name = clustertest.Pick(g, "", namespace+".svc.", "*.svc.", "svc.", "pod.", namespace+".pod.", "dns.", "ns.dns.", "dns-version.", "x.dns.", "gone.", "gone.svc.") + clustertest.Zone
 		if g.IntN(2) == 0 {
-			qtype = pick(g, dns.TypeSOA, dns.TypeNS, dns.TypeTXT, dns.TypeA)
+			qtype = clustertest.Pick(g, dns.TypeSOA, dns.TypeNS, dns.TypeTXT, dns.TypeA)
 		}
 	case 10, 11:
-		addr := netip.MustParseAddr(g.addr(g.IntN(2) == 0))
+		addr := netip.MustParseAddr(g.Addr(g.IntN(2) == 0))
 		if g.IntN(6) == 0 {
-			addr = netip.MustParseAddr(pick(g, "198.51.100.1", "2001:db8:1::1"))
+			addr = netip.MustParseAddr(clustertest.Pick(g, "198.51.100.1", "2001:db8:1::1"))
 		}
 		name = qname.ReverseName(addr)
 		if g.IntN(2) == 0 {
 			qtype = dns.TypePTR
 		}
 		if g.IntN(8) == 0 {
-			name = pick(g, "in-addr.arpa.", "2.0.192.in-addr.arpa.", "ip6.arpa.", "0.ip6.arpa.", "1."+name, "00"+name)
+			name = clustertest.Pick(g, "in-addr.arpa.", "2.0.192.in-addr.arpa.", "ip6.arpa.", "0.ip6.arpa.", "1."+name, "00"+name)
 		}
 	case 12, 13:
-		name = service + "." + namespace + "." + pick(g, "fed", "fed", "nofed", "ns1") + ".svc." + testZone
+		name = service + "." + namespace + "." + clustertest.Pick(g, "fed", "fed", "nofed", "ns1") + ".svc." + clustertest.Zone
 		if g.IntN(2) == 0 {
-			qtype = pick(g, dns.TypeA, dns.TypeAAAA)
+			qtype = clustertest.Pick(g, dns.TypeA, dns.TypeAAAA)
 		}
 	case 14:
-		name = pick(g, garbage+"."+own, garbage+"."+testZone, garbage+"."+garbage+"."+own, "a.b.c."+own, garbage+".svc."+testZone,
-			service+"."+garbage+".svc."+testZone, garbage+"."+namespace+".svc."+testZone, "x"+testZone)
+		name = clustertest.Pick(g, garbage+"."+own, garbage+"."+clustertest.Zone, garbage+"."+garbage+"."+own, "a.b.c."+own, garbage+".svc."+clustertest.Zone,
+			service+"."+garbage+".svc."+clustertest.Zone, garbage+"."+namespace+".svc."+clustertest.Zone, "x"+clustertest.Zone)
 	default:
-		name = pick(g, "www.example.org.", "nx.example.org.", "nodata.example.org.", "alias.example.org.", "back.example.org.", "localhost.", "local.", ".", "fail.example.org.")
+		name = clustertest.Pick(g, "www.example.org.", "nx.example.org.", "nodata.example.org.", "alias.example.org.", "back.example.org.", "localhost.", "local.", ".", "fail.example.org.")
 	}
 	if g.IntN(4) == 0 {
 		name = strings.Map(func(c rune) rune {
@@ -757,13 +759,13 @@ func (g generator) question(tree *treecache.Tree) dns.Question {
 }
 
 // newEnvironment serves the cluster of f by both.
-func newEnvironment(t *testing.T, f *fakeSource, federations map[string]string, upstream netip.AddrPort) *environment {
+func newEnvironment(t *testing.T, f *sourcetest.Fake, federations map[string]string, upstream netip.AddrPort) *environment {
 	t.Helper()
 	kd := newTestKubeDNS(f)
 	kd.SetFederations(federations)
-	start(t, kd)
-	eventually(t, "the records are complete", kd.HasSynced)
-	cfg := skydns.Config{Domain: testZone, Ttl: 30, MinTtl: 30, RoundRobin: true, Nameservers: []string{upstream.String()}}
+	clustertest.Start(t, kd.Run)
+	clustertest.Eventually(t, "the records are complete", kd.HasSynced)
+	cfg := skydns.Config{Domain: clustertest.Zone, Ttl: 30, MinTtl: 30, RoundRobin: true, Nameservers: []string{upstream.String()}}
 	if err := skydns.SetDefaults(&cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -918,10 +920,10 @@ func TestDifferential(t *testing.T) {
 	upstream := startUpstream(t)
 	n := tally{occurred: make([]int, len(deviations))}
 	t.Run("known cluster", func(t *testing.T) {
-		g := generator{rand.New(rand.NewPCG(seed, 0))}
-		services, all := parseObjects(t, knownCluster)
+		g := clustertest.Generator{Rand: rand.New(rand.NewPCG(seed, 0))}
+		services, all := clustertest.Parse(t, knownCluster)
 		big := bigService(120)
-		f := newFake(append(services, big.service), append(all, big.slice))
+		f := sourcetest.New(append(services, big.Service), append(all, big.Slice))
 		e := newEnvironment(t, f, map[string]string{"fed": "fed.example.org"}, upstream)
 		for _, question := range parseQuestions(t) {
 			e.compare(t, g, newAsked(question), &n)
@@ -929,14 +931,14 @@ func TestDifferential(t *testing.T) {
 	})
 	for cluster := range diffClusters {
 		t.Run(fmt.Sprintf("seed %d cluster %d", seed, cluster), func(t *testing.T) {
-			g := generator{rand.New(rand.NewPCG(seed, uint64(cluster)))}
-			federations := pick(g, nil, map[string]string{"fed": "fed.example.org", "ns1": "ns1.example.org"})
-			e := newEnvironment(t, g.diffCluster(), federations, upstream)
+			g := clustertest.Generator{Rand: rand.New(rand.NewPCG(seed, uint64(cluster)))}
+			federations := clustertest.Pick(g, nil, map[string]string{"fed": "fed.example.org", "ns1": "ns1.example.org"})
+			e := newEnvironment(t, randomCluster(g), federations, upstream)
 			for range diffQuestions {
-				e.compare(t, g, newAsked(g.question(e.kd.Tree())), &n)
+				e.compare(t, g, newAsked(randomQuestion(g, e.kd.Tree())), &n)
 			}
 			if t.Failed() {
-				t.Logf("records\n%s", zoneText(e.kd.Tree()))
+				t.Logf("records\n%s", clustertest.ZoneText(e.kd.Tree()))
 			}
 		})
 	}
@@ -956,7 +958,7 @@ func TestDifferential(t *testing.T) {
 }
 
 // compare asks one question over UDP and TCP, and SkyDNS.
-func (e *environment) compare(t *testing.T, g generator, q asked, n *tally) {
+func (e *environment) compare(t *testing.T, g clustertest.Generator, q asked, n *tally) {
 	t.Helper()
 	n.questions++
 	sky := e.askSkyDNS(q.Question)
@@ -990,7 +992,7 @@ func (e *environment) compare(t *testing.T, g generator, q asked, n *tally) {
 
 // overUDP asks over UDP and wants the same answer as far as it fits. It
 // reports whether it did not.
-func (e *environment) overUDP(t *testing.T, g generator, q asked, want outcome) (truncated bool) {
+func (e *environment) overUDP(t *testing.T, g clustertest.Generator, q asked, want outcome) (truncated bool) {
 	t.Helper()
 	req := &dns.Msg{Question: []dns.Question{q.Question}}
 	req.Id, req.RecursionDesired = dns.Id(), true

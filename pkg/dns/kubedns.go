@@ -2,9 +2,8 @@ package dns
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,50 +12,33 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"kubedns/pkg/dns/federation"
+	"kubedns/pkg/dns/records"
+	"kubedns/pkg/dns/skydns"
+	"kubedns/pkg/dns/source"
+	"kubedns/pkg/dns/source/snapshot"
 	"kubedns/pkg/dns/treecache"
 )
 
-// KubeDNS turns a cluster's Services into records. Its methods are safe for
-// concurrent use.
+// KubeDNS keeps the records of a cluster's Services in a tree, and is the
+// server's backend. Its methods are safe for concurrent use.
 type KubeDNS struct {
+	*skydns.Backend
 	tree    *treecache.Tree
-	ttl     uint32 // seconds
-	source  source
+	source  source.Source
 	metrics *metrics
 
 	queue   workqueue.TypedInterface[treecache.Key]
 	synced  atomic.Bool
-	started time.Time // when it was made
+	started time.Time // when New was called
 
-	snapshotFile string                    // empty for none
-	restored     atomic.Pointer[time.Time] // when the snapshot that is served was taken
-	complete     chan struct{}             // closed once the source has told all it knew at the start
-	changed      chan struct{}             // wakes the writing of snapshots; one token
+	snapshot *snapshot.File            // nil for none
+	restored atomic.Pointer[time.Time] // when the snapshot that is served was taken
+	complete chan struct{}             // closed once the source is complete
 
 	federations atomic.Pointer[map[string]string]
-	configured  chan struct{} // wakes the watching of Nodes; one token
 
 	mu      sync.Mutex
-	pending map[treecache.Key]time.Time // what a Service's records are measured from, see programmed
-}
-
-// source is where the objects come from: an API server or a directory.
-type source interface {
-	// run keeps the objects and tells kd of each change, until ctx is done.
-	// It calls kd.listed once every object known at the start was told.
-	run(ctx context.Context, kd *KubeDNS) error
-	// service is the Service of that name, or nil.
-	service(treecache.Key) *service
-	// slicesOf has the Service's slices, in the order of their names.
-	slicesOf(treecache.Key) []*slice
-	// topology is the zone and region of the cluster's Nodes.
-	topology() (topologyZone, region string)
-	// all has everything that is kept, in no order.
-	all() (services []*service, slices []*slice)
-	// objects counts what is kept.
-	objects() (services, slices int)
-	// missing says in words what has not been listed yet and why.
-	missing() string
+	pending map[treecache.Key]time.Time // when the oldest change happened that the records do not have
 }
 
 // Options are what New needs besides the source.
@@ -65,50 +47,51 @@ type Options struct {
 	Zone string
 	// TTL is the records' in seconds.
 	TTL uint32
-	// SnapshotFile keeps what is known over a restart; empty for none. A
-	// directory of manifests needs none.
+	// SnapshotFile is the path of the file that keeps the objects over a
+	// restart; empty for none. A directory of manifests needs none.
 	SnapshotFile string
 }
 
-// syncKey stands in the queue behind all that the first list brought: once the
-// worker has come to it twice, the records are complete.
+// syncKey is queued after all Services of the first list: once the worker has
+// come to it twice, the records are complete.
 var syncKey = treecache.Key{}
 
-func newKubeDNS(o Options, s source, m *metrics) *KubeDNS {
+// New makes a KubeDNS of the objects of s.
+func New(o Options, s source.Source) *KubeDNS {
 	kd := &KubeDNS{
-		tree:       treecache.New(o.Zone),
-		ttl:        o.TTL,
-		source:     s,
-		metrics:    m,
-		queue:      workqueue.NewTyped[treecache.Key](),
-		started:    time.Now(),
-		configured: make(chan struct{}, 1),
-		pending:    map[treecache.Key]time.Time{},
-		complete:   make(chan struct{}),
-		changed:    make(chan struct{}, 1),
-
-		snapshotFile: o.SnapshotFile,
+		tree:     treecache.New(o.Zone),
+		source:   s,
+		metrics:  newMetrics(),
+		queue:    workqueue.NewTyped[treecache.Key](),
+		started:  time.Now(),
+		pending:  map[treecache.Key]time.Time{},
+		complete: make(chan struct{}),
+	}
+	kd.Backend = skydns.New(kd.tree, o.TTL, kd.Federated)
+	if o.SnapshotFile != "" {
+		kd.snapshot = snapshot.New(o.SnapshotFile)
 	}
 	kd.federations.Store(&map[string]string{})
 	return kd
 }
 
-// Run watches the cluster until ctx is done; it returns nil then, and once
-// every goroutine has ended. It must be called once.
+// Run keeps the records current until ctx is done; then it returns nil. It
+// returns once every goroutine has ended. Any other error is the source's. It
+// must be called once.
 func (kd *KubeDNS) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	if kd.snapshotFile != "" {
-		kd.loadSnapshot()
-		wg.Go(func() { kd.keepSnapshots(ctx) })
+	if kd.snapshot != nil {
+		kd.restore()
+		wg.Go(func() { kd.snapshot.Run(ctx, kd.source.All) })
 	}
 	wg.Go(func() { kd.work(ctx) })
-	err := kd.source.run(ctx, kd)
+	err := kd.source.Run(ctx, events{kd})
 	kd.queue.ShutDown()
 	wg.Wait()
 	return err
 }
 
-// Tree has the records; it is empty before Run.
+// Tree returns the records. It is empty before Run.
 func (kd *KubeDNS) Tree() *treecache.Tree { return kd.tree }
 
 // HasSynced reports whether the records are complete: every object of the
@@ -123,13 +106,13 @@ func (kd *KubeDNS) Missing() string {
 	return kd.Incomplete()
 }
 
-// Incomplete says why the records are not yet those of the API server, and ""
-// where they are; a snapshot may be served all the same.
+// Incomplete says why the records are not yet those of the source; "" where they
+// are. A snapshot may be served meanwhile.
 func (kd *KubeDNS) Incomplete() string {
 	if kd.synced.Load() && kd.restored.Load() == nil {
 		return ""
 	}
-	if why := kd.source.missing(); why != "" {
+	if why := kd.source.Status().Missing; why != "" {
 		return why
 	}
 	return fmt.Sprintf("building records: %d services to go", kd.queue.Len())
@@ -139,18 +122,15 @@ func (kd *KubeDNS) Incomplete() string {
 // must not be changed afterwards.
 func (kd *KubeDNS) SetFederations(federations map[string]string) {
 	kd.federations.Store(&federations)
-	select {
-	case kd.configured <- struct{}{}:
-	default:
-	}
+	kd.source.NeedTopology(len(federations) > 0)
 }
 
-// HasFederations tells whether any federation is configured.
+// HasFederations reports whether any federation is configured.
 func (kd *KubeDNS) HasFederations() bool { return len(*kd.federations.Load()) > 0 }
 
-// Federated tells whether the labels left of "svc" and the zone, from the left
-// and in lower case, ask for a Service of a configured federation, and the
-// name that its CNAME has: the Service in this cluster where it has a ready
+// Federated reports whether the labels left of "svc" and the zone, from the
+// left and in lower case, name a Service of a configured federation. target is
+// that of its CNAME record: the Service in this cluster where it has a ready
 // endpoint, else the federation's, which is "" while the topology zone or the
 // region is unknown.
 func (kd *KubeDNS) Federated(labels []string) (target string, ok bool) {
@@ -165,15 +145,30 @@ func (kd *KubeDNS) Federated(labels []string) (target string, ok bool) {
 	if r, _ := kd.tree.Service([]byte(q.Namespace), []byte(q.Service)); r != nil && r.HasReady {
 		return r.Name(kd.tree.Zone()), true
 	}
-	return q.Target(kd.source.topology()), true
+	return q.Target(kd.source.Topology()), true
 }
 
-// touch queues a Service to be built anew.
-func (kd *KubeDNS) touch(key treecache.Key) { kd.queue.Add(key) }
+// events is what a KubeDNS is to its source.
+type events struct{ kd *KubeDNS }
 
-// measure has the time from t to the records' replacement measured for key;
-// of several changes that one replacement brings, the oldest counts.
-func (kd *KubeDNS) measure(key treecache.Key, t time.Time) {
+// Changed implements source.Events.
+func (e events) Changed(key treecache.Key, since time.Time) {
+	e.kd.startLatency(key, since)
+	e.kd.enqueue(key)
+}
+
+// Listed implements source.Events.
+func (e events) Listed() {
+	e.kd.queue.Add(syncKey)
+	close(e.kd.complete)
+}
+
+// enqueue has the worker build the Service's records.
+func (kd *KubeDNS) enqueue(key treecache.Key) { kd.queue.Add(key) }
+
+// startLatency has the time from t to the records' replacement measured. The
+// oldest of several changes counts, and none from before the start.
+func (kd *KubeDNS) startLatency(key treecache.Key, t time.Time) {
 	if t.Before(kd.started) {
 		return
 	}
@@ -184,21 +179,47 @@ func (kd *KubeDNS) measure(key treecache.Key, t time.Time) {
 	}
 }
 
-// listed is called by the source once all it knew at the start was touched.
-func (kd *KubeDNS) listed() {
-	kd.queue.Add(syncKey)
-	close(kd.complete)
+// restore serves the objects of the snapshot file until the source is complete.
+// Without a file, or with one that cannot be used, nothing is served before
+// that.
+func (kd *KubeDNS) restore() {
+	set, taken, err := kd.snapshot.Load()
+	if errors.Is(err, snapshot.ErrNone) {
+		return
+	}
+	if err != nil {
+		glog.Warningf("dns: ignored: %v", err)
+		return
+	}
+	now := time.Now()
+	for _, key := range set.Services() {
+		kd.tree.Replace(key, records.Build(set.Service(key), set.Slices(key)), now)
+		kd.enqueue(key) // to be built again, or deleted, once the source is complete
+	}
+	kd.restored.Store(&taken)
+	kd.synced.Store(true)
+	glog.Infof("dns: serving the snapshot of %v until the API server has been listed: %v",
+		taken.UTC().Format(time.RFC3339), kd.tree)
 }
 
-// work rebuilds one Service after another until the queue is shut down. While
-// a snapshot is served it waits until the source has told everything: records
-// made of half a list would be worse than the snapshot's.
+// Restored returns when the snapshot was taken that is served until the source
+// is complete; ok is false where none is served.
+func (kd *KubeDNS) Restored() (taken time.Time, ok bool) {
+	if t := kd.restored.Load(); t != nil {
+		return *t, true
+	}
+	return time.Time{}, false
+}
+
+// work builds the records of one Service after another until the queue is shut
+// down. While a snapshot is served it waits until the source is complete:
+// records made of half a list would be worse than the snapshot's.
 func (kd *KubeDNS) work(ctx context.Context) {
 	if kd.restored.Load() != nil {
 		select {
 		case <-kd.complete:
 		case <-ctx.Done():
-			return // what was touched stays the snapshot's
+			return // the snapshot is served to the end
 		}
 	}
 	again := true
@@ -210,9 +231,9 @@ func (kd *KubeDNS) work(ctx context.Context) {
 		case key != syncKey:
 			kd.rebuild(key)
 		case again:
-			// A Service that was touched while it was being built was queued
-			// anew only then, which may have been behind the end of the list:
-			// the records are complete after another turn.
+			// A Service that changed while it was being built was queued again
+			// only afterwards, maybe after the end of the list. The records are
+			// complete after another turn.
 			again = false
 			kd.queue.Add(syncKey)
 		default:
@@ -224,27 +245,27 @@ func (kd *KubeDNS) work(ctx context.Context) {
 
 func (kd *KubeDNS) becomeSynced() {
 	restored := kd.restored.Swap(nil) != nil
-	if kd.snapshotFile != "" {
-		kd.snapshotDue()
+	if kd.snapshot != nil {
+		kd.snapshot.Due()
 	}
 	if !kd.synced.Swap(true) || restored {
 		glog.Infof("dns: synced in %v, %v", time.Since(kd.started).Round(time.Millisecond), kd.tree)
 	}
 }
 
-// rebuild makes the Service's records from the objects as they are now.
+// rebuild makes the Service's records of the objects as they are now.
 func (kd *KubeDNS) rebuild(key treecache.Key) {
 	kd.mu.Lock()
 	since, measured := kd.pending[key]
 	delete(kd.pending, key)
 	kd.mu.Unlock()
 
-	next := buildRecords(kd.source.service(key), kd.source.slicesOf(key))
+	next := records.Build(kd.source.Service(key), kd.source.Slices(key))
 	if !kd.tree.Replace(key, next, time.Now()) {
 		return
 	}
-	if kd.snapshotFile != "" && kd.restored.Load() == nil && kd.synced.Load() {
-		kd.snapshotDue()
+	if kd.snapshot != nil && kd.restored.Load() == nil && kd.synced.Load() {
+		kd.snapshot.Due()
 	}
 	if next == nil {
 		glog.V(2).Infof("dns: %v is gone", key)
@@ -256,18 +277,5 @@ func (kd *KubeDNS) rebuild(key treecache.Key) {
 	if kd.synced.Load() && bool(glog.V(2)) { // the first list would be a line for each Service
 		v4, v6 := next.Family()
 		glog.V(2).Infof("dns: %v has %d IPv4 and %d IPv6 addresses, %d ports, target %q", key, v4, v6, len(next.Ports), next.Target)
-	}
-}
-
-// sortSlices brings slices into the order of their names.
-func sortSlices(s []*slice) []*slice {
-	slices.SortFunc(s, func(a, b *slice) int { return strings.Compare(a.Name, b.Name) })
-	return s
-}
-
-// APIServerFailed counts a list or watch that was not the KubeDNS's own.
-func (kd *KubeDNS) APIServerFailed(resource string, err error) {
-	if c, ok := kd.source.(*cluster); ok {
-		c.failed(resource, err)
 	}
 }

@@ -1,17 +1,16 @@
 package dns
 
 import (
-	"maps"
-	"slices"
 	"time"
 
+	"kubedns/pkg/dns/source"
 	"kubedns/pkg/dns/treecache"
 )
 
-// Status is what a KubeDNS knows at one moment, and from whom.
+// Status is the state of a KubeDNS and its source at one moment.
 type Status struct {
-	// Services and Slices count the objects that the source has told; while a
-	// snapshot is served, they are not those of the records.
+	// Services and Slices count the source's objects. While a snapshot is
+	// served, the records are not made of them.
 	Services, Slices int
 	// ServicesServed counts the Services that have records.
 	ServicesServed int
@@ -19,48 +18,28 @@ type Status struct {
 	// SnapshotTaken is when the snapshot that is served was; zero where the
 	// records are the source's.
 	SnapshotTaken time.Time
-	// Manifests tells that the source is a directory, not an API server. There
-	// is neither contact nor failure then.
+	// Manifests is set where the source follows no API server but a directory.
+	// There is neither contact nor failure then.
 	Manifests bool
 	// LastContact is when the API server was last heard, zero before that.
 	LastContact time.Time
 	// Failures has the lists and watches that failed and have not succeeded
-	// since, in the order of their resources. Nobody tells that a ConfigMap was
-	// heard: its failure stays.
+	// since, sorted by resource. The failure of a ConfigMap stays, as its
+	// success is not reported.
 	Failures []WatchFailure
 }
 
 // WatchFailure is why a list or watch of a resource failed last.
-type WatchFailure struct {
-	Resource string // "services"
-	Err      string
-	Time     time.Time
-}
+type WatchFailure = source.Failure
 
-// Status returns what is known now.
+// Status returns the state now.
 func (kd *KubeDNS) Status() Status {
-	var s Status
-	s.Services, s.Slices = kd.source.objects()
+	of := kd.source.Status()
+	s := Status{Services: of.Services, Slices: of.Slices, Manifests: of.APIServer == nil}
 	s.ServicesServed, s.Records = kd.tree.Stats()
-	if taken := kd.restored.Load(); taken != nil {
-		s.SnapshotTaken = *taken
+	s.SnapshotTaken, _ = kd.Restored()
+	if of.APIServer != nil {
+		s.LastContact, s.Failures = of.APIServer.LastContact, of.APIServer.Failures
 	}
-	c, ok := kd.source.(*cluster)
-	if !ok {
-		s.Manifests = true
-		return s
-	}
-	s.LastContact, s.Failures = c.lastContact(), c.failures()
 	return s
-}
-
-func (c *cluster) failures() []WatchFailure {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var all []WatchFailure
-	for _, resource := range slices.Sorted(maps.Keys(c.lastErrors)) {
-		last := c.lastErrors[resource]
-		all = append(all, WatchFailure{Resource: resource, Err: last.text, Time: last.time})
-	}
-	return all
 }

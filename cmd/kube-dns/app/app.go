@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -17,7 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/golang/glog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -32,6 +30,8 @@ import (
 	"kubedns/pkg/dns/config/configmap"
 	"kubedns/pkg/dns/forward"
 	"kubedns/pkg/dns/server"
+	"kubedns/pkg/dns/source/apiserver"
+	"kubedns/pkg/dns/source/manifests"
 	"kubedns/pkg/version"
 )
 
@@ -46,14 +46,8 @@ func Run(ctx context.Context, o *options.Options) error {
 	if err := logToGlog(); err != nil {
 		return err
 	}
-	// The collector works harder before the container's limit is reached; the
-	// environment's GOMEMLIMIT comes first.
-	if limit, err := memlimit.Set(); err != nil {
-		glog.V(2).Infof("kube-dns: no memory limit from the cgroup: %v", err)
-	} else if limit != math.MaxInt64 {
-		glog.Infof("kube-dns: memory limit %d MiB, from GOMEMLIMIT or 90 %% of the cgroup's", limit>>20)
-	}
-	a := &app{options: o, registry: prometheus.NewRegistry()}
+	a := &app{options: o, registry: prometheus.NewRegistry(), memory: newMemory()}
+	a.memory.setLimit()
 	kd, source, err := a.cluster()
 	if err != nil {
 		return err
@@ -95,6 +89,8 @@ type app struct {
 	forwarder *forward.Forwarder
 	reload    *reload
 	registry  *prometheus.Registry
+	contact   prometheus.Collector // nil where no API server is followed
+	memory    *memory
 	ready     readiness
 	site      *site.Site
 
@@ -110,7 +106,7 @@ func (a *app) cluster() (*dns.KubeDNS, config.Source, error) {
 		source = config.Dir(o.ConfigDir, o.ConfigPeriod)
 	}
 	if o.Manifests != "" {
-		return dns.NewDirectory(dnsOptions, o.Manifests), source, nil
+		return dns.New(dnsOptions, manifests.New(o.Manifests)), source, nil
 	}
 	cfg, err := apiclient.Config(o.Kubeconfig, o.MasterURL)
 	if err != nil {
@@ -124,13 +120,14 @@ func (a *app) cluster() (*dns.KubeDNS, config.Source, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	kd := dns.NewCluster(dnsOptions, core, discovery)
+	objects := apiserver.New(core, discovery, a.memory)
+	a.contact = objects
 	if o.ConfigMap != "" {
 		source = configmap.New(core, o.ConfigMapNamespace, o.ConfigMap, func(err error) {
-			kd.APIServerFailed("configmaps", err)
+			objects.Failed("configmaps", err)
 		})
 	}
-	return kd, source, nil
+	return dns.New(dnsOptions, objects), source, nil
 }
 
 func seconds(d time.Duration) uint32 { return uint32(d / time.Second) }
@@ -142,10 +139,14 @@ func (a *app) register() error {
 		ConstLabels: prometheus.Labels{"version": version.Version, "revision": version.Revision},
 	})
 	info.Set(1)
-	for _, c := range []prometheus.Collector{
+	all := []prometheus.Collector{
 		a.server, a.kd, a.reload, info, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	} {
+	}
+	if a.contact != nil {
+		all = append(all, a.contact)
+	}
+	for _, c := range all {
 		if err := a.registry.Register(c); err != nil {
 			return fmt.Errorf("registering metrics: %w", err)
 		}
@@ -179,6 +180,7 @@ func (a *app) run(ctx context.Context, source config.Source) error {
 		func(ctx context.Context) error { return source.Run(ctx, a.reload.report) },
 		a.watchSync,
 		a.site.Run,
+		a.memory.run,
 		flushLog(o.LogFlushFrequency),
 	}
 	if o.Prometheus.Port != 0 {

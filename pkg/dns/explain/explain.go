@@ -29,8 +29,8 @@ type Source interface {
 	Incomplete() string
 	// Restored is when the snapshot that is served was taken, if one is.
 	Restored() (taken time.Time, ok bool)
-	// Known has a Service and its slices as the API server told of them.
-	Known(treecache.Key) (cluster.Description, bool)
+	// DescribeService has a Service and its slices as the source has them.
+	DescribeService(treecache.Key) (cluster.Description, bool)
 	// HasFederations and Federated are those of the server's backend.
 	HasFederations() bool
 	Federated(labels []string) (target string, ok bool)

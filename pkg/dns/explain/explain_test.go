@@ -23,6 +23,7 @@ import (
 	"kubedns/pkg/dns/config"
 	"kubedns/pkg/dns/forward"
 	"kubedns/pkg/dns/server"
+	"kubedns/pkg/dns/source/manifests"
 	"kubedns/pkg/dns/treecache"
 
 	cluster "kubedns/pkg/dns"
@@ -95,14 +96,14 @@ type fixture struct {
 	upstream  *upstream
 }
 
-// newFixture serves the manifests and, where up is set, forwards to it.
-func newFixture(t testing.TB, manifests string, up *upstream) *fixture {
+// newFixture serves the manifests in text and, where up is set, forwards to it.
+func newFixture(t testing.TB, text string, up *upstream) *fixture {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "m.yaml"), []byte(manifests), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "m.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{kd: cluster.NewDirectory(cluster.Options{Zone: "cluster.local.", TTL: 30}, dir), upstream: up}
+	f := &fixture{kd: cluster.New(cluster.Options{Zone: "cluster.local.", TTL: 30}, manifests.New(dir)), upstream: up}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- f.kd.Run(ctx) }()
@@ -513,7 +514,7 @@ func TestNoNameservers(t *testing.T) {
 
 // TestIncomplete explains before the first list.
 func TestIncomplete(t *testing.T) {
-	f := &fixture{kd: cluster.NewDirectory(cluster.Options{Zone: "cluster.local.", TTL: 30}, t.TempDir())}
+	f := &fixture{kd: cluster.New(cluster.Options{Zone: "cluster.local.", TTL: 30}, manifests.New(t.TempDir()))}
 	f.build(t)
 	for _, name := range []string{"web.shop" + zone, "10.96.20.7", "*.shop" + zone} {
 		if e := f.explain(t, name, "", ""); e.Reason != Incomplete || e.Way != WayRefused || e.Replies[0].Rcode != "REFUSED" {

@@ -181,7 +181,7 @@ func (x *explanation) services() {
 
 // noRecords is a Service without a name in the DNS, or none at all.
 func (x *explanation) noRecords(key treecache.Key) {
-	d, known := x.o.Source.Known(key)
+	d, known := x.o.Source.DescribeService(key)
 	absent := func(reason Reason, part, name, format string, args ...any) {
 		x.absent(len(x.labels)-2, reason, part, name, format, args...)
 	}
@@ -693,7 +693,7 @@ func (x *explanation) serviceFacts(key treecache.Key, r *treecache.Records, left
 	if r == nil {
 		r, _ = x.o.Tree.Service([]byte(key.Namespace), []byte(key.Name))
 	}
-	d, known := x.o.Source.Known(key)
+	d, known := x.o.Source.DescribeService(key)
 	if r == nil && !known {
 		return
 	}
