@@ -366,7 +366,7 @@ func TestBadInput(t *testing.T) {
 		{name: "port 99999", key: "upstreamNameservers", text: `["1.2.3.4:99999"]`, want: `nameserver "1.2.3.4:99999": port "99999"`},
 		{name: "half a bracket", key: "stubDomains", text: `{"stub.example":["[::1"]}`, want: `server "[::1": no ]`},
 		{name: "a name as upstream", key: "upstreamNameservers", text: `["ns.example.org"]`, want: `nameserver "ns.example.org": not an IP address`},
-		{name: "an interface that is not there", key: "upstreamNameservers", text: `["fe80::1%nonesuch0"]`, want: "dnsmasq refuses them: bad command line options: bad interface name"},
+		{name: "an interface that is not there", key: "upstreamNameservers", text: `["fe80::1%nonesuch0"]`, want: "refused by dnsmasq: bad command line options: bad interface name"},
 		{name: "not UTF-8", key: "upstreamNameservers", text: "\xff\xfe", want: "is not UTF-8"},
 		{name: "a folder in place of a file", change: func() { must(t, os.Mkdir(filepath.Join(dir, "upstreamNameservers"), 0o755)) }, want: "upstreamNameservers: a folder in place of a file"},
 		{
@@ -382,7 +382,7 @@ func TestBadInput(t *testing.T) {
 		{name: "an unknown key", key: "stubdomains", text: "{}", want: `unknown key "stubdomains"`, accepted: true},
 		{
 			name: "a name that does not resolve", key: "stubDomains", text: fmt.Sprintf(`{"stub.example":["gone.cluster.local",%q]}`, upstream),
-			want: `server "gone.cluster.local" does not resolve, it is left out`, accepted: true,
+			want: `server "gone.cluster.local" does not resolve, leaving it out`, accepted: true,
 		},
 		{name: "the directory gone", change: func() { must(t, os.RemoveAll(dir)) }, want: dir + " does not exist", accepted: true, gone: true},
 	}
@@ -440,14 +440,14 @@ func TestOwnAddressAtStart(t *testing.T) {
 	dir, addr := openDir(t), freeport.Addr(t)
 	must(t, os.WriteFile(filepath.Join(dir, "upstreamNameservers"), []byte(fmt.Sprintf("[%q]", addr)), 0o644))
 	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s")
-	await(t, 5*time.Second, "the warning", func() bool { return len(containing(p.since(0), addr+" is dnsmasq's own address")) > 0 })
+	await(t, 5*time.Second, "the warning", func() bool { return len(containing(p.since(0), addr+": it is dnsmasq's own address")) > 0 })
 }
 
 // TestIgnoredOnce: a change that does not count is told once, that of a folder too.
 func TestIgnoredOnce(t *testing.T) {
 	dir, addr := openDir(t), freeport.Addr(t)
 	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s", "-restartDnsmasq=false", "-logInterval=100ms")
-	const ignored, tick = "is ignored without -restartDnsmasq", "queries forwarded"
+	const ignored, tick = "ignored without -restartDnsmasq", "queries forwarded"
 	ticks := func(from, n int) func() bool {
 		return func() bool { return len(containing(p.since(from), tick)) >= n }
 	}
@@ -468,8 +468,8 @@ func TestRelativeStateDir(t *testing.T) {
 	t.Chdir(openDir(t))
 	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s", "-stateDir=state")
 	must(t, os.WriteFile(filepath.Join(dir, "stubDomains"), []byte(`{"stub.example":["192.0.2.1"]}`), 0o644))
-	await(t, 10*time.Second, "the servers are in force", func() bool { return len(containing(p.since(0), "servers in force after")) > 0 })
-	if got := containing(p.since(0), "to start it with new arguments"); len(got) > 0 {
+	await(t, 10*time.Second, "the servers are active", func() bool { return len(containing(p.since(0), "servers active after")) > 0 })
+	if got := containing(p.since(0), "restarting dnsmasq with new arguments"); len(got) > 0 {
 		t.Errorf("dnsmasq was restarted: %s", got[0])
 	}
 }
@@ -589,7 +589,7 @@ func TestUsageErrors(t *testing.T) {
 		{"help", []string{"-h"}, 0, "-restartDnsmasq"},
 		{"unknown flag", []string{"-bogus"}, 2, "flag provided but not defined: -bogus"},
 		{"no --", []string{"dnsmasq"}, 2, "dnsmasq's own arguments come behind --"},
-		{"dnsmasq refuses its arguments", []string{"-configDir=/nonesuch", "--", "--bogus"}, 1, "dnsmasq's own arguments: dnsmasq refuses them: bad command line options"},
+		{"dnsmasq refuses its arguments", []string{"-configDir=/nonesuch", "--", "--bogus"}, 1, "dnsmasq's own arguments: refused by dnsmasq: bad command line options"},
 		{"no dnsmasq", []string{"-dnsmasqExec=/nonesuch", "--", "-k"}, 1, "/nonesuch: no such file or directory"},
 	}
 	for _, test := range tests {
@@ -664,7 +664,7 @@ func TestStockOnPort53(t *testing.T) {
 			await(t, 10*time.Second, "dnsmasq answers", func() bool { return strings.HasPrefix(said(), "dnsmasq-") })
 			pids := dnsmasqs(t, p.cmd.Process.Pid)
 			must(t, os.WriteFile(filepath.Join(dir, "stubDomains"), []byte(`{"stub.example":["192.0.2.1:5353"]}`), 0o644))
-			await(t, 10*time.Second, "the new server is in force", func() bool { return strings.Contains(said(), "192.0.2.1:5353") })
+			await(t, 10*time.Second, "the new server is active", func() bool { return strings.Contains(said(), "192.0.2.1:5353") })
 			if again := dnsmasqs(t, p.cmd.Process.Pid); len(pids) != 1 || len(again) != 1 || pids[0] != again[0] {
 				t.Errorf("dnsmasq is %v, was %v: not one that was not restarted", again, pids)
 			}

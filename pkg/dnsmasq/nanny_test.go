@@ -183,8 +183,8 @@ func (nt *nannyTest) awaitCount(t *testing.T, c prometheus.Metric, want float64)
 	await(t, 10*time.Second, fmt.Sprintf("the counter is %v", want), func() bool { return valueOf(t, c) == want })
 }
 
-// serversInForce are dnsmasq's servers as it tells them.
-func (nt *nannyTest) serversInForce(t *testing.T) string {
+// servers are those that dnsmasq has.
+func (nt *nannyTest) servers(t *testing.T) string {
 	t.Helper()
 	stats, err := nt.super.client.Servers(t.Context())
 	if err != nil {
@@ -393,7 +393,7 @@ func TestResolvConf(t *testing.T) {
 		got := ""
 		ticker := time.NewTicker(10 * time.Millisecond)
 		for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); <-ticker.C {
-			if got = nt.serversInForce(t); got == step.want {
+			if got = nt.servers(t); got == step.want {
 				break
 			}
 		}
@@ -408,7 +408,7 @@ func TestResolvConf(t *testing.T) {
 	nt.awaitLookup(t, "stub.example", "192.0.2.1")
 	nt.write(t, "stubDomains", "")
 	await(t, 5*time.Second, "the stub domain is gone", func() bool { return nt.lookup(t, "stub.example") != "192.0.2.1" })
-	if got := nt.serversInForce(t); got != "192.0.2.8:53" {
+	if got := nt.servers(t); got != "192.0.2.8:53" {
 		t.Errorf("with an empty resolv.conf dnsmasq has %q", got)
 	}
 	if got := valueOf(t, nt.metrics.restarts.WithLabelValues("asked")); got != 0 {
@@ -456,7 +456,6 @@ func TestRestartsWhereSIGHUPCannot(t *testing.T) {
 			for _, arg := range test.args {
 				nt.opts.Args = append(nt.opts.Args, strings.ReplaceAll(arg, "FOLDER", folder))
 			}
-			nt.args = parseArguments(nt.opts.Args, os.ReadFile)
 			test.set(t, nt)
 			if strings.Contains(test.name, "servers file") {
 				nt.write(t, "upstreamNameservers", "")
@@ -508,7 +507,7 @@ func TestInvalidAtStart(t *testing.T) {
 	})
 	t.Run("default", func(t *testing.T) {
 		nt := startNanny(t, nil, func(nt *nannyTest) { nt.write(t, "stubDomains", "{") })
-		if got := nt.serversInForce(t); got != "192.0.2.53:53" {
+		if got := nt.servers(t); got != "192.0.2.53:53" {
 			t.Errorf("servers %v, want resolv.conf's", got)
 		}
 	})
@@ -581,7 +580,7 @@ func TestPassingErrors(t *testing.T) {
 	writeFile(t, nt.resolv, "nameserver 192.0.2.8\n")
 	nt.awaitCount(t, nt.metrics.reloads.WithLabelValues(resultRefused), 2)
 	rename(aside, nt.state.path)
-	await(t, 5*time.Second, "the new nameserver is in force", func() bool { return strings.Contains(nt.serversInForce(t), "192.0.2.8:53") })
+	await(t, 5*time.Second, "the new nameserver is in force", func() bool { return strings.Contains(nt.servers(t), "192.0.2.8:53") })
 }
 
 // TestRunEndsEarly: what was prepared is taken back.
@@ -605,7 +604,7 @@ func TestRunEndsEarly(t *testing.T) {
 func TestOwnArgumentsInvalid(t *testing.T) {
 	nt := prepareNanny(t, []string{"--cache-size=many"}, nil)
 	err := nt.Run(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "dnsmasq's own arguments: dnsmasq refuses them: bad command line options") {
+	if err == nil || !strings.Contains(err.Error(), "dnsmasq's own arguments: refused by dnsmasq: bad command line options") {
 		t.Errorf("Run: %v", err)
 	}
 }

@@ -5,11 +5,14 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"kubedns/pkg/freeport"
 )
 
 func TestNextPause(t *testing.T) {
@@ -97,16 +100,25 @@ func TestNoIdent(t *testing.T) {
 	nt.awaitLookup(t, "stub.example", "192.0.2.2")
 }
 
-// TestProbeAddrWrong has dnsmasq listen where the nanny cannot know: it is not
-// killed for that.
+// TestProbeAddrWrong has dnsmasq listen where the nanny cannot know, as a script
+// sets its port: dnsmasq is not killed for that.
 func TestProbeAddrWrong(t *testing.T) {
 	nt := prepareNanny(t, nil, func(nt *nannyTest) {
 		nt.limits.start, nt.limits.probePeriod, nt.limits.probeTimeout = 100*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
+		nt.addr = freeport.Addr(t)
+		_, port, _ := net.SplitHostPort(nt.addr)
+		script := filepath.Join(filepath.Dir(nt.dir), "script")
+		if err := os.WriteFile(script, []byte("#!/bin/sh\necho port="+port+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		nt.opts.Args = append(nt.opts.Args, "--conf-script="+script)
 	})
-	nt.args.port-- // what a file that is not read could say
 	nt.run(t)
 	nt.awaitAnswering(t)
 	await(t, 5*time.Second, "dnsmasq counts as ready", func() bool { return nt.pid() != 0 })
+	if nt.super.wasHeard() {
+		t.Error("the nanny knows where dnsmasq listens")
+	}
 	pid := nt.pid()
 	a := startUpstream(t, "192.0.2.1")
 	nt.writeJSON(t, "stubDomains", stub(a.addr))

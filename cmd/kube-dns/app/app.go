@@ -30,6 +30,7 @@ import (
 	"kubedns/pkg/dns/config/configmap"
 	"kubedns/pkg/dns/forward"
 	"kubedns/pkg/dns/server"
+	"kubedns/pkg/localaddr"
 	"kubedns/pkg/version"
 )
 
@@ -295,12 +296,12 @@ func (a *app) useNameservers(configured []netip.AddrPort) error {
 			now.Error = err.Error()
 		}
 	}
-	local, err := forward.LocalAddrs()
+	local, err := localaddr.All()
 	if err != nil {
 		return fmt.Errorf("the addresses of this host: %w", err)
 	}
 	own := []netip.AddrPort{netip.AddrPortFrom(a.options.BindAddress, uint16(a.options.Port))}
-	kept, left := forward.Without(list, own, local)
+	kept, left := forward.ExcludeSelf(list, own, local)
 	for _, addr := range left {
 		glog.Warningf("kube-dns: nameserver %v (%s) is this server itself: left out", addr, from)
 	}
