@@ -278,9 +278,16 @@ func local(addr, user string) []string {
 
 func startLocal(t *testing.T, addr, dir, user string, flags ...string) *program {
 	t.Helper()
+	return startWith(t, local(addr, user), addr, dir, flags...)
+}
+
+// startWith starts the nanny with dnsmasq's own arguments and waits until
+// dnsmasq answers at addr.
+func startWith(t *testing.T, own []string, addr, dir string, flags ...string) *program {
+	t.Helper()
 	args := append([]string{"-v=2", "-dnsmasqExec=" + needDnsmasq(t), "-configDir=" + dir, "-restartDnsmasq=true", "-syncInterval=50ms",
 		"-stateDir=" + filepath.Join(openDir(t), "state")}, flags...)
-	p := start(t, self(t), append(append(args, "--"), local(addr, user)...)...)
+	p := start(t, self(t), append(append(args, "--"), own...)...)
 	await(t, 10*time.Second, "dnsmasq answers", func() bool { return answers(addr) })
 	return p
 }
@@ -302,6 +309,7 @@ func currentUser(t *testing.T) string {
 // TestBadInput has every mistake that a configuration can have leave dnsmasq
 // answering, with the configuration from before, and be told in one line.
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	upstream := freeport.Addr(t)
 	up := make(chan struct{})
 	server := &dns.Server{Addr: upstream, Net: "udp", NotifyStartedFunc: func() { close(up) }, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
@@ -335,7 +343,7 @@ func TestBadInput(t *testing.T) {
 	}
 	write("stubDomains", good)
 	addr := freeport.Addr(t)
-	p := startLocal(t, addr, dir, currentUser(t))
+	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s")
 	n := 0
 	resolves := func() bool {
 		n++
@@ -434,9 +442,30 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// TestConfigurationFilesLogged: the log has what is read of dnsmasq's files, and
+// what is not.
+func TestConfigurationFilesLogged(t *testing.T) {
+	t.Parallel()
+	dir, addr := openDir(t), freeport.Addr(t)
+	file, script := filepath.Join(dir, "a.conf"), filepath.Join(dir, "script")
+	must(t, os.WriteFile(file, []byte("no-poll\n"), 0o644))
+	must(t, os.WriteFile(script, []byte("#!/bin/sh\necho no-resolv\n"), 0o755))
+	args := append(local(addr, currentUser(t)), "--conf-dir="+dir+",*.conf", "--conf-script="+script)
+	p := startWith(t, args, addr, openDir(t), "-drainPeriod=0s")
+	for _, want := range []string{
+		"read dnsmasq's configuration files " + file + "; a change to them needs a restart",
+		"not reading the output of --conf-script=" + script + "; these options have no effect on the nanny there: address, conf-dir, ",
+	} {
+		if got := containing(p.since(0), want); len(got) != 1 {
+			t.Errorf("%d lines have %q, want one", len(got), want)
+		}
+	}
+}
+
 // TestOwnAddressAtStart: a server that is dnsmasq itself is left out with a
 // warning, also when nothing changes from then on.
 func TestOwnAddressAtStart(t *testing.T) {
+	t.Parallel()
 	dir, addr := openDir(t), freeport.Addr(t)
 	must(t, os.WriteFile(filepath.Join(dir, "upstreamNameservers"), []byte(fmt.Sprintf("[%q]", addr)), 0o644))
 	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s")
@@ -445,6 +474,7 @@ func TestOwnAddressAtStart(t *testing.T) {
 
 // TestIgnoredOnce: a change that does not count is told once, that of a folder too.
 func TestIgnoredOnce(t *testing.T) {
+	t.Parallel()
 	dir, addr := openDir(t), freeport.Addr(t)
 	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s", "-restartDnsmasq=false", "-logInterval=100ms")
 	const ignored, tick = "ignored without -restartDnsmasq", "queries forwarded"
@@ -476,6 +506,7 @@ func TestRelativeStateDir(t *testing.T) {
 
 // TestSignals: the first one drains, the second one ends it all.
 func TestSignals(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name    string
 		drain   string
@@ -489,6 +520,7 @@ func TestSignals(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			addr := freeport.Addr(t)
 			p := startLocal(t, addr, openDir(t), currentUser(t), test.drain)
 			pids := dnsmasqs(t, p.cmd.Process.Pid)
@@ -521,11 +553,13 @@ func TestSignals(t *testing.T) {
 // also when dnsmasq has become another user, which makes the kernel forget the
 // parent-death signal.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	for _, user := range []string{"root", "nobody"} {
 		t.Run(user, func(t *testing.T) {
 			if user != currentUser(t) && os.Geteuid() != 0 {
 				t.Skip("only root can become another user")
 			}
+			t.Parallel()
 			addr := freeport.Addr(t)
 			p := startLocal(t, addr, openDir(t), user)
 			conn, err := net.Dial("tcp", addr)
@@ -578,6 +612,7 @@ func alive(pid int) bool {
 
 // TestUsageErrors: what ends at once, and how.
 func TestUsageErrors(t *testing.T) {
+	t.Parallel()
 	needDnsmasq(t)
 	tests := []struct {
 		name string
@@ -611,6 +646,7 @@ func TestUsageErrors(t *testing.T) {
 // TestStockOnPort53 runs the stock arguments on port 53 of a network namespace,
 // with as few privileges as there may be.
 func TestStockOnPort53(t *testing.T) {
+	t.Parallel()
 	dnsmasq := needDnsmasq(t)
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make a network namespace")
@@ -649,6 +685,7 @@ func TestStockOnPort53(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			dir := openDir(t)
 			// For root it can be made, for others not.
 			state := filepath.Join(openDir(t), "state")

@@ -176,7 +176,7 @@ func (n *Nanny) prepare(ctx context.Context) error {
 		},
 	}
 	if !args.noResolv && !args.resolvFile {
-		n.reload.resolv = &resolvConf{path: n.opts.ResolvConfPath, period: resolvPeriod}
+		n.reload.resolv = &resolvConf{path: n.opts.ResolvConfPath, period: n.limits.resolvConf}
 	}
 	if err := n.reload.start(ctx); err != nil {
 		return err

@@ -71,6 +71,7 @@ func prepareNanny(t *testing.T, args []string, change func(*nannyTest)) *nannyTe
 		Exec: path, Args: append(all, args...), ConfigDir: nt.dir, SyncInterval: 100 * time.Millisecond, Restart: true,
 		StateDir: filepath.Join(folder, "state"), ResolvConfPath: nt.resolv,
 	})
+	nt.limits.resolvConf = 20 * time.Millisecond
 	if change != nil {
 		change(nt)
 	}
@@ -333,6 +334,7 @@ func stub(addr string) map[string][]string { return map[string][]string{"stub.ex
 // TestServersChangeWithoutRestart goes through all that changes dnsmasq's
 // servers on SIGHUP.
 func TestServersChangeWithoutRestart(t *testing.T) {
+	t.Parallel()
 	a, b := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")
 	nt := startNanny(t, nil, func(nt *nannyTest) {
 		nt.writeJSON(t, "stubDomains", stub(a.addr))
@@ -376,6 +378,7 @@ func TestServersChangeWithoutRestart(t *testing.T) {
 // TestResolvConf follows resolv.conf as long as the configuration names no
 // upstreams.
 func TestResolvConf(t *testing.T) {
+	t.Parallel()
 	a := startUpstream(t, "192.0.2.1")
 	nt := startNanny(t, nil, func(nt *nannyTest) { writeFile(t, nt.resolv, "nameserver 192.0.2.7\nnameserver 2001:db8::7\n") })
 	steps := []struct {
@@ -485,6 +488,7 @@ func TestRestartsWhereSIGHUPCannot(t *testing.T) {
 // TestInvalidAtStart starts with a configuration that is invalid: the last good
 // one, kept by a nanny before, else the default.
 func TestInvalidAtStart(t *testing.T) {
+	t.Parallel()
 	a := startUpstream(t, "192.0.2.1")
 	var stateDir string
 	nt := startNanny(t, nil, func(nt *nannyTest) {
@@ -515,6 +519,7 @@ func TestInvalidAtStart(t *testing.T) {
 
 // TestRestartDnsmasqFalse ignores changes, but not the first configuration.
 func TestRestartDnsmasqFalse(t *testing.T) {
+	t.Parallel()
 	a, b := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")
 	nt := startNanny(t, nil, func(nt *nannyTest) {
 		nt.opts.Restart = false
@@ -534,6 +539,7 @@ func TestRestartDnsmasqFalse(t *testing.T) {
 // TestOwnDomainAsStubDomain: a stub domain that dnsmasq's own arguments have too
 // leaves nothing behind when it goes. Its names are nobody's business upstream.
 func TestOwnDomainAsStubDomain(t *testing.T) {
+	t.Parallel()
 	upstream, fixed, other := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2"), startUpstream(t, "192.0.2.3")
 	nt := startNanny(t, []string{"--server=/cluster.local/" + hashAddr(fixed.addr)}, func(nt *nannyTest) {
 		nt.writeJSON(t, "upstreamNameservers", []string{upstream.addr})
@@ -556,6 +562,7 @@ func TestOwnDomainAsStubDomain(t *testing.T) {
 // TestPassingErrors: what the machine cannot do now is done later, without
 // another change of the configuration.
 func TestPassingErrors(t *testing.T) {
+	t.Parallel()
 	a, b := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")
 	nt := startNanny(t, nil, func(nt *nannyTest) { nt.writeJSON(t, "stubDomains", stub(a.addr)) })
 	nt.awaitLookup(t, "stub.example", "192.0.2.1")
@@ -600,17 +607,9 @@ func TestRunEndsEarly(t *testing.T) {
 	}
 }
 
-// TestOwnArgumentsInvalid is an error at start, with dnsmasq's words.
-func TestOwnArgumentsInvalid(t *testing.T) {
-	nt := prepareNanny(t, []string{"--cache-size=many"}, nil)
-	err := nt.Run(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "dnsmasq's own arguments: refused by dnsmasq: bad command line options") {
-		t.Errorf("Run: %v", err)
-	}
-}
-
-// TestMetrics reads them over HTTP.
+// TestMetricsAddr reads the metrics over HTTP.
 func TestMetricsAddr(t *testing.T) {
+	t.Parallel()
 	addr := freeport.Addr(t)
 	a := startUpstream(t, "192.0.2.1")
 	nt := startNanny(t, nil, func(nt *nannyTest) {
@@ -641,6 +640,7 @@ func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 // TestServersFileUnreadable has dnsmasq become a user who cannot read the
 // servers file: its servers become arguments.
 func TestServersFileUnreadable(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root's dnsmasq can become another user")
 	}
@@ -663,6 +663,7 @@ func TestServersFileUnreadable(t *testing.T) {
 // TestHUPWithoutEffect has a dnsmasq that does not react: it is restarted to
 // have its new servers.
 func TestHUPWithoutEffect(t *testing.T) {
+	t.Parallel()
 	a := startUpstream(t, "192.0.2.1")
 	nt := startNanny(t, nil, func(nt *nannyTest) {
 		nt.limits.takeover, nt.limits.grace = time.Second, 100*time.Millisecond

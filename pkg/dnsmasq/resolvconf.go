@@ -16,10 +16,6 @@ import (
 	"kubedns/pkg/resolvconf"
 )
 
-// resolvPeriod is the polling interval for resolv.conf: dnsmasq's own where there
-// is no inotify.
-const resolvPeriod = time.Second
-
 // resolvConf follows a resolv.conf.
 type resolvConf struct {
 	path   string

@@ -29,6 +29,7 @@ type limits struct {
 	grace        time.Duration // between SIGTERM and SIGKILL
 	hup          time.Duration // how long dnsmasq may answer with its old servers after SIGHUP
 	takeover     time.Duration // how long it may take to answer with the new ones
+	resolvConf   time.Duration // polling interval for resolv.conf
 }
 
 func defaultLimits() limits {
@@ -37,6 +38,7 @@ func defaultLimits() limits {
 		pause: 100 * time.Millisecond, maxPause: 5 * time.Second,
 		start: 6 * time.Second, probeTimeout: 2 * time.Second, probePeriod: 2 * time.Second, probes: 3,
 		grace: killGrace, hup: 2 * time.Second, takeover: 10 * time.Second,
+		resolvConf: time.Second, // dnsmasq's own where there is no inotify
 	}
 }
 

@@ -47,6 +47,7 @@ func TestExitError(t *testing.T) {
 
 // TestKeepsDying has somebody else at dnsmasq's port.
 func TestKeepsDying(t *testing.T) {
+	t.Parallel()
 	nt := prepareNanny(t, nil, func(nt *nannyTest) { nt.limits.maxPause = 20 * time.Millisecond })
 	listener, err := net.Listen("tcp", nt.addr)
 	if err != nil {
@@ -69,6 +70,7 @@ func TestKeepsDying(t *testing.T) {
 
 // TestDeaf stops dnsmasq without ending it.
 func TestDeaf(t *testing.T) {
+	t.Parallel()
 	nt := startNanny(t, nil, func(nt *nannyTest) {
 		nt.limits.probeTimeout, nt.limits.probePeriod = 100*time.Millisecond, 50*time.Millisecond
 	})
@@ -90,6 +92,7 @@ func TestDeaf(t *testing.T) {
 // TestNoIdent: a dnsmasq that does not tell its version is alive all the same,
 // and the servers that it has can be seen.
 func TestNoIdent(t *testing.T) {
+	t.Parallel()
 	a, b := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")
 	nt := startNanny(t, []string{"--no-ident"}, func(nt *nannyTest) { nt.writeJSON(t, "stubDomains", stub(a.addr)) })
 	if !nt.super.wasHeard() {
@@ -103,6 +106,7 @@ func TestNoIdent(t *testing.T) {
 // TestProbeAddrWrong has dnsmasq listen where the nanny cannot know, as a script
 // sets its port: dnsmasq is not killed for that.
 func TestProbeAddrWrong(t *testing.T) {
+	t.Parallel()
 	nt := prepareNanny(t, nil, func(nt *nannyTest) {
 		nt.limits.start, nt.limits.probePeriod, nt.limits.probeTimeout = 100*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
 		nt.addr = freeport.Addr(t)
@@ -131,6 +135,7 @@ func TestProbeAddrWrong(t *testing.T) {
 
 // TestDrain has dnsmasq answer until the drain period ends.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	a := startUpstream(t, "192.0.2.1")
 	nt := startNanny(t, nil, func(nt *nannyTest) {
 		nt.opts.DrainPeriod = 500 * time.Millisecond
@@ -159,6 +164,7 @@ func TestDrain(t *testing.T) {
 
 // TestAbort ends dnsmasq, which does not react, in the middle of the drain.
 func TestAbort(t *testing.T) {
+	t.Parallel()
 	abort := make(chan struct{})
 	nt := startNanny(t, nil, func(nt *nannyTest) {
 		nt.opts.DrainPeriod = time.Minute
@@ -179,6 +185,7 @@ func TestAbort(t *testing.T) {
 
 // TestStopKillsTheStubborn waits five seconds for a dnsmasq that does not end.
 func TestStopKillsTheStubborn(t *testing.T) {
+	t.Parallel()
 	nt := startNanny(t, nil, nil)
 	p := nt.super.running()
 	if err := p.signal(syscall.SIGSTOP); err != nil {
@@ -193,6 +200,7 @@ func TestStopKillsTheStubborn(t *testing.T) {
 
 // TestStatistics has dnsmasq log them.
 func TestStatistics(t *testing.T) {
+	t.Parallel()
 	nt := startNanny(t, nil, func(nt *nannyTest) { nt.opts.LogInterval = 20 * time.Millisecond })
 	await(t, 5*time.Second, "dnsmasq logs its statistics", func() bool {
 		return strings.Contains(nt.output.lastLines(), "queries forwarded")
@@ -202,6 +210,7 @@ func TestStatistics(t *testing.T) {
 // TestChildrenOfTheKilled: dnsmasq's children for TCP clients survive its death
 // by SIGKILL and hold its port, unless they are ended too.
 func TestChildrenOfTheKilled(t *testing.T) {
+	t.Parallel()
 	nt := startNanny(t, nil, nil)
 	idleClients(t, nt.addr, 5)
 	pid := nt.pid()
