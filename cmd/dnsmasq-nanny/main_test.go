@@ -94,7 +94,7 @@ func TestParseFlags(t *testing.T) {
 		{name: "two dashes", args: "--v=3 --restartDnsmasq --logtostderr=false --vmodule=nanny=4", v: "3", logToStderr: "false", restart: true},
 		{name: "dnsmasq's own --", args: "-- -k -- x", v: "0", logToStderr: "true", rest: "-k -- x"},
 		{name: "dnsmasq's flags look like ours", args: "-- -v=9 --configDir=/x", v: "0", logToStderr: "true", rest: "-v=9 --configDir=/x"},
-		{name: "no --", args: "-v=2 dnsmasq -k", err: `unexpected argument "dnsmasq": dnsmasq's own arguments come behind --`},
+		{name: "no --", args: "-v=2 dnsmasq -k", err: `unexpected argument "dnsmasq": dnsmasq's own arguments come after --`},
 		{name: "no flag of ours", args: "-k", err: "flag provided but not defined: -k"},
 		{name: "negative", args: "-drainPeriod=-1s", err: "-drainPeriod is negative: -1s"},
 		{name: "no duration", args: "-syncInterval=10", err: "invalid value"},
@@ -562,6 +562,8 @@ func TestKilled(t *testing.T) {
 			t.Parallel()
 			addr := freeport.Addr(t)
 			p := startLocal(t, addr, openDir(t), user)
+			// The guard has been told of dnsmasq by then.
+			await(t, 5*time.Second, "the nanny knows that dnsmasq answers", func() bool { return len(containing(p.since(0), "answers after")) > 0 })
 			conn, err := net.Dial("tcp", addr)
 			must(t, err)
 			defer conn.Close()
@@ -623,7 +625,7 @@ func TestUsageErrors(t *testing.T) {
 		{"version", []string{"-version"}, 0, "dev"},
 		{"help", []string{"-h"}, 0, "-restartDnsmasq"},
 		{"unknown flag", []string{"-bogus"}, 2, "flag provided but not defined: -bogus"},
-		{"no --", []string{"dnsmasq"}, 2, "dnsmasq's own arguments come behind --"},
+		{"no --", []string{"dnsmasq"}, 2, "dnsmasq's own arguments come after --"},
 		{"dnsmasq refuses its arguments", []string{"-configDir=/nonesuch", "--", "--bogus"}, 1, "dnsmasq's own arguments: refused by dnsmasq: bad command line options"},
 		{"no dnsmasq", []string{"-dnsmasqExec=/nonesuch", "--", "-k"}, 1, "/nonesuch: no such file or directory"},
 	}
@@ -685,7 +687,6 @@ func TestStockOnPort53(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			dir := openDir(t)
 			// For root it can be made, for others not.
 			state := filepath.Join(openDir(t), "state")

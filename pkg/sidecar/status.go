@@ -15,7 +15,7 @@ import (
 	"kubedns/pkg/version"
 )
 
-// status is what / answers. Fields are only ever added.
+// status is the content of /. Fields are only ever added.
 type status struct {
 	Program       string        `json:"program"` // "sidecar"
 	Version       string        `json:"version"`
@@ -26,7 +26,7 @@ type status struct {
 	Dnsmasq       dnsmasqStatus `json:"dnsmasq"`
 }
 
-// probeStatus is how a probe stands.
+// probeStatus is the state of a probe.
 type probeStatus struct {
 	Label           string  `json:"label"`
 	Server          string  `json:"server"` // "127.0.0.1:53"
@@ -34,46 +34,46 @@ type probeStatus struct {
 	Type            string  `json:"type"`   // "SRV"
 	Uncached        bool    `json:"uncached"`
 	IntervalSeconds float64 `json:"intervalSeconds"`
-	// OK is what /healthcheck/<label> says, Error why not.
+	// OK is what /healthcheck/<label> reports, Error the reason if false.
 	OK    bool   `json:"ok"`
 	Error string `json:"error,omitempty"`
 	// Recent are the last probes that finished, the latest first, 20 at most.
 	Recent []probeResult `json:"recent"`
 }
 
-// probeResult is what came of one probe.
+// probeResult is the outcome of one probe.
 type probeResult struct {
 	Finished       time.Time `json:"finished"`
 	LatencySeconds float64   `json:"latencySeconds"`
 	Error          string    `json:"error,omitempty"`
 }
 
-// dnsmasqStatus is what dnsmasq told of itself.
+// dnsmasqStatus is what polls of dnsmasq have found.
 type dnsmasqStatus struct {
-	Addr string `json:"addr"` // where it is asked
-	// Up tells that it answered the last poll, at least in part; Error is of
-	// what it did not answer.
+	Addr string `json:"addr"` // queried for the counters
+	// Up is whether it answered the last poll, at least in part; Error is that
+	// of the rest.
 	Up       bool      `json:"up"`
 	Error    string    `json:"error,omitempty"`
 	Polled   time.Time `json:"polled,omitzero"`   // the last poll
 	Answered time.Time `json:"answered,omitzero"` // the last that was answered
 	Restarts uint64    `json:"restarts"`          // seen since the sidecar began
-	// CacheSize and the counters are as dnsmasq counts, since its start or,
-	// insertions and evictions, since its cache was emptied.
+	// CacheSize and the counters are dnsmasq's own: since its start or, for
+	// insertions and evictions, since its cache was last emptied.
 	CacheSize  uint64 `json:"cacheSize"`
 	Hits       uint64 `json:"hits"`
 	Misses     uint64 `json:"misses"`
 	Insertions uint64 `json:"insertions"`
 	Evictions  uint64 `json:"evictions"`
-	// HitRatio is hits by hits and misses, absent where there were none;
-	// RecentHitRatio that of the last RecentSeconds.
+	// HitRatio is hits / (hits + misses), absent without queries; RecentHitRatio
+	// is that of the last RecentSeconds.
 	HitRatio       *float64       `json:"hitRatio,omitempty"`
 	RecentHitRatio *float64       `json:"recentHitRatio,omitempty"`
 	RecentSeconds  float64        `json:"recentSeconds"`
 	Servers        []serverStatus `json:"servers"`
 }
 
-// serverStatus is what dnsmasq counts of one of its upstream servers.
+// serverStatus is what dnsmasq counts for one of its upstream servers.
 type serverStatus struct {
 	Addr     string `json:"addr"`
 	Queries  uint64 `json:"queries"`  // retries included
@@ -166,7 +166,7 @@ func (p *poller) status() dnsmasqStatus {
 	return s
 }
 
-// ratio is hits by hits and misses, nil where there were none.
+// ratio is hits / (hits + misses), nil without queries.
 func ratio(hits, misses float64) *float64 {
 	if hits+misses <= 0 {
 		return nil
@@ -185,7 +185,7 @@ func (s probeStatus) Interval() time.Duration {
 	return time.Duration(s.IntervalSeconds * float64(time.Second))
 }
 
-// Recently sums the recent probes up: how many failed, and the latency of the
+// Recently summarizes the recent probes: how many failed, and the latency of the
 // others.
 func (s probeStatus) Recently() string {
 	var latencies []time.Duration
@@ -200,14 +200,14 @@ func (s probeStatus) Recently() string {
 	}
 	slices.Sort(latencies)
 	round := func(d time.Duration) time.Duration { return d.Round(time.Microsecond) }
-	return fmt.Sprintf("%d of %d failed; latency %v in the middle, %v at most", failed, len(s.Recent),
+	return fmt.Sprintf("%d of %d failed; latency: median %v, maximum %v", failed, len(s.Recent),
 		round(latencies[len(latencies)/2]), round(latencies[len(latencies)-1]))
 }
 
-// Percent is a ratio for people.
+// Percent formats a ratio.
 func (dnsmasqStatus) Percent(r *float64) string {
 	if r == nil {
-		return "no questions"
+		return "no queries"
 	}
 	return fmt.Sprintf("%.1f %%", 100**r)
 }
@@ -222,9 +222,9 @@ const statusTemplate = `{{define "body"}}
 {{if not .OK}}<p class="error" role="alert">{{.Error}}</p>{{end}}
 <dl>
 <dt>Question</dt><dd class="name">{{.Name}} {{.Type}}</dd>
-<dt>Asked</dt><dd><span class="name">{{.Server}}</span> each {{.Interval}}{{if .Uncached}}, past dnsmasq's cache{{end}}</dd>
-<dt>Lately</dt><dd>{{.Recently}}</dd>
-<dt>For kubelet</dt><dd><a href="healthcheck/{{.Label}}">/healthcheck/{{.Label}}</a></dd>
+<dt>Server</dt><dd><span class="name">{{.Server}}</span>, every {{.Interval}}{{if .Uncached}}, past dnsmasq's cache{{end}}</dd>
+<dt>Recently</dt><dd>{{.Recently}}</dd>
+<dt>Liveness path</dt><dd><a href="healthcheck/{{.Label}}">/healthcheck/{{.Label}}</a></dd>
 </dl>
 <details><summary>The last {{len .Recent}} probes</summary>
 <div class="scroll" role="region" aria-label="The last probes of {{.Label}}" tabindex="0"><table>
@@ -233,21 +233,21 @@ const statusTemplate = `{{define "body"}}
 </table></div></details></section>
 {{else}}<section><p>No probes are configured: --probe.</p></section>
 {{end}}
-{{with .Dnsmasq}}<section aria-labelledby="dnsmasq"><h2 id="dnsmasq">dnsmasq: {{if .Up}}<span class="ok">answers</span>{{else if .Polled.IsZero}}<span class="warn">not asked yet</span>{{else}}<span class="bad">does not answer</span>{{end}}</h2>
+{{with .Dnsmasq}}<section aria-labelledby="dnsmasq"><h2 id="dnsmasq">dnsmasq: {{if .Up}}<span class="ok">answers</span>{{else if .Polled.IsZero}}<span class="warn">not polled yet</span>{{else}}<span class="bad">does not answer</span>{{end}}</h2>
 {{with .Error}}<p class="error" role="alert">{{.}}</p>{{end}}
 <dl>
-<dt>Asked at</dt><dd><span class="name">{{.Addr}}</span>, last {{ago .Polled}}</dd>
-{{if not (or .Up .Polled.IsZero)}}<dt>Answered</dt><dd>{{ago .Answered}}; the numbers are as they were then</dd>{{end}}
+<dt>Address</dt><dd><span class="name">{{.Addr}}</span>, last polled {{ago .Polled}}</dd>
+{{if not (or .Up .Polled.IsZero)}}<dt>Last answer</dt><dd>{{ago .Answered}}; the numbers are from then</dd>{{end}}
 <dt>Hit ratio</dt><dd>{{.Percent .RecentHitRatio}} in the last {{.Recent}}; {{.Percent .HitRatio}} since dnsmasq's start</dd>
 <dt>Hits</dt><dd>{{.Hits}}</dd>
 <dt>Misses</dt><dd>{{.Misses}}</dd>
-<dt>Cache</dt><dd>{{.CacheSize}} entries at most; {{.Insertions}} inserted, {{.Evictions}} evicted before their time</dd>
-<dt>Restarts</dt><dd>{{.Restarts}} seen</dd>
+<dt>Cache</dt><dd>{{.CacheSize}} entries maximum; {{.Insertions}} inserted, {{.Evictions}} evicted before their TTL ended</dd>
+<dt>Restarts</dt><dd>{{.Restarts}}</dd>
 </dl>
-<p class="hint">Asking for these counters counts as hits, too.</p></section>
+<p class="hint">Queries for these counters count as hits.</p></section>
 <section aria-labelledby="servers"><h2 id="servers">dnsmasq's upstream servers</h2>
 {{if .Servers}}<div class="scroll" role="region" aria-label="dnsmasq's upstream servers" tabindex="0"><table>
-<thead><tr><th scope="col">Address</th><th scope="col" class="number">Questions</th><th scope="col" class="number">Failures</th></tr></thead>
+<thead><tr><th scope="col">Address</th><th scope="col" class="number">Queries</th><th scope="col" class="number">Failures</th></tr></thead>
 <tbody>{{range .Servers}}<tr><th scope="row" class="name">{{.Addr}}</th><td class="number">{{.Queries}}</td><td class="number">{{if .Failures}}<span class="warn">{{.Failures}}</span>{{else}}0{{end}}</td></tr>{{end}}</tbody>
 </table></div>{{else}}<p>None known.</p>{{end}}</section>{{end}}
 <section aria-labelledby="process"><h2 id="process">This sidecar</h2>
