@@ -77,8 +77,8 @@ never 'pkg/sidecar/...' '^kubedns/(cmd(/.*)?|pkg/dns|pkg/dns/(server|treecache|f
 	"the sidecar takes dnsmasq's counters, and nothing of kube-dns"
 never 'pkg/dns/server pkg/dns/treecache pkg/dns/config/... pkg/dns/federation' '^kubedns/pkg/dns$' \
 	'pkg/dns imports these'
-never 'pkg/page' '^(kubedns/(cmd|pkg/(dns|dnsmasq|sidecar|version))|[a-z0-9-]+(\.[a-z0-9-]+)+)(/|$)' \
-	"the programs' pages need the standard library alone"
+never 'pkg/page pkg/resolvconf pkg/localaddr' '^(kubedns/(cmd|pkg/(dns|dnsmasq|sidecar|version))|[a-z0-9-]+(\.[a-z0-9-]+)+)(/|$)' \
+	"pages, resolv.conf and local addresses need the standard library alone"
 never './...' '^(k8s\.io/kubernetes|k8s\.io/client-go/kubernetes)(/|$)' 'a scheme of two groups is enough'
 
 while IFS= read -r -d '' file; do

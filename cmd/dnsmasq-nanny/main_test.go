@@ -306,13 +306,13 @@ func currentUser(t *testing.T) string {
 	return "nobody" // ignored by a dnsmasq that is not root
 }
 
-// TestBadInput has every mistake that a configuration can have leave dnsmasq
-// answering, with the configuration from before, and be told in one line.
-func TestBadInput(t *testing.T) {
-	t.Parallel()
-	upstream := freeport.Addr(t)
+// startUpstream starts a DNS server that answers every question with 192.0.2.1, and
+// returns its address.
+func startUpstream(t *testing.T) string {
+	t.Helper()
+	addr := freeport.Addr(t)
 	up := make(chan struct{})
-	server := &dns.Server{Addr: upstream, Net: "udp", NotifyStartedFunc: func() { close(up) }, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+	server := &dns.Server{Addr: addr, Net: "udp", NotifyStartedFunc: func() { close(up) }, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		m := new(dns.Msg)
 		m.SetReply(q)
 		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(192, 0, 2, 1)}}
@@ -320,8 +320,15 @@ func TestBadInput(t *testing.T) {
 	})}
 	go func() { _ = server.ListenAndServe() }()
 	<-up
-	defer func() { _ = server.Shutdown() }()
+	t.Cleanup(func() { _ = server.Shutdown() })
+	return addr
+}
 
+// TestBadInput has every mistake that a configuration can have leave dnsmasq
+// answering, with the configuration from before, and be told in one line.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	upstream := startUpstream(t)
 	dir := filepath.Join(openDir(t), "config")
 	must(t, os.Mkdir(dir, 0o755))
 	good := fmt.Sprintf(`{"stub.example":[%q]}`, upstream)

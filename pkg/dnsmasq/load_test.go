@@ -120,10 +120,14 @@ func startLoad(t *testing.T, addr string, rate int, domains ...string) (*load, f
 		deadline := time.Now().Add(l.patience)
 		ticker := time.NewTicker(10 * time.Millisecond)
 		defer ticker.Stop()
+		countDropped := func() int { return dropped(t, addr) - droppedBefore + dropped(t, conn.LocalAddr().String()) }
 		for l.outstanding() > 0 && time.Now().Before(deadline) {
 			<-ticker.C
+			if l.outstanding() <= countDropped() {
+				break // nothing else can come
+			}
 		}
-		l.dropped = dropped(t, addr) - droppedBefore + dropped(t, conn.LocalAddr().String())
+		l.dropped = countDropped()
 		_ = conn.Close()
 		wg.Wait()
 		l.lost += len(l.waiting)
