@@ -609,7 +609,7 @@ func dnsmasqs(t *testing.T, pid int) []int {
 	return found
 }
 
-// alive tells whether a process runs; one that nobody has reaped does not.
+// alive reports whether a process runs; a zombie does not.
 func alive(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -343,7 +343,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 		wrong("only %d questions in %v, want %d", l.sent, changes*period, want)
 	}
 	if longest.less() > time.Second {
-		wrong("new servers in force after %v, want 1s at most", longest.less())
+		wrong("new servers active after %v, want 1s at most", longest.less())
 	}
 	if got := askIdle(uniqueName("svc.cluster.local")); got != 5 {
 		wrong("%d of 5 idle TCP clients are still served", got)

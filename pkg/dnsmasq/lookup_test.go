@@ -219,7 +219,7 @@ func TestServersByName(t *testing.T) {
 }
 
 // TestSlowLookupHoldsNothingUp has a name server that never answers: what needs
-// no lookup is in force all the same.
+// no lookup is active all the same.
 func TestSlowLookupHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	a := startUpstream(t, "192.0.2.1")

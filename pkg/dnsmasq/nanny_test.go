@@ -359,7 +359,7 @@ func TestServersChangeWithoutRestart(t *testing.T) {
 	if got := nt.pid(); got != pid {
 		t.Errorf("dnsmasq is process %d, was %d: it was restarted", got, pid)
 	}
-	// The last good configuration is what is in force.
+	// The last good configuration is the active one.
 	cfg, err := nt.state.loadLastGood()
 	want := &config.Config{}
 	if data, warnings, parseErr := config.Parse(map[string]string{
@@ -537,7 +537,7 @@ func TestRestartDnsmasqFalse(t *testing.T) {
 }
 
 // TestOwnDomainAsStubDomain: a stub domain that dnsmasq's own arguments have too
-// leaves nothing behind when it goes. Its names are nobody's business upstream.
+// leaves nothing behind when it goes. Its names are not asked upstream.
 func TestOwnDomainAsStubDomain(t *testing.T) {
 	t.Parallel()
 	upstream, fixed, other := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2"), startUpstream(t, "192.0.2.3")
@@ -587,7 +587,7 @@ func TestPassingErrors(t *testing.T) {
 	writeFile(t, nt.resolv, "nameserver 192.0.2.8\n")
 	nt.awaitCount(t, nt.metrics.reloads.WithLabelValues(resultRefused), 2)
 	rename(aside, nt.state.path)
-	await(t, 5*time.Second, "the new nameserver is in force", func() bool { return strings.Contains(nt.servers(t), "192.0.2.8:53") })
+	await(t, 5*time.Second, "the new nameserver is active", func() bool { return strings.Contains(nt.servers(t), "192.0.2.8:53") })
 }
 
 // TestRunEndsEarly: what was prepared is taken back.
