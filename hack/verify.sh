@@ -92,8 +92,8 @@ never 'pkg/dns/source/manifests pkg/dns/source/snapshot' '^k8s\.io/client-go(/|$
 never "$(go list ./pkg/... | sed -n '/^kubedns\/pkg\/dns\/explain$/d; s/^kubedns\///p' | tr '\n' ' ')" '^kubedns/pkg/dns/explain$' \
 	'what a name resolves to is explained by the status site and `kube-dns explain` alone'
 never 'cmd/kube-dns/site' '^kubedns/cmd/kube-dns/app$' 'app puts the site together, and the site knows nothing of app'
-never 'pkg/page' '^(kubedns/(cmd|pkg/(dns|dnsmasq|sidecar|version))|[a-z0-9-]+(\.[a-z0-9-]+)+)(/|$)' \
-	"the programs' pages need the standard library alone"
+never 'pkg/page pkg/resolvconf pkg/localaddr' '^(kubedns/(cmd|pkg/(dns|dnsmasq|sidecar|version))|[a-z0-9-]+(\.[a-z0-9-]+)+)(/|$)' \
+	"pages, resolv.conf and local addresses need the standard library alone"
 never './...' '^(k8s\.io/kubernetes|k8s\.io/client-go/kubernetes)(/|$)' 'a scheme of two groups is enough'
 
 # By folder, as a module under hack may have any path.

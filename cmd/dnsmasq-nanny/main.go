@@ -1,5 +1,5 @@
-// Dnsmasq-nanny runs dnsmasq, gives it its servers from a ConfigMap's
-// directory, and starts it again when it dies. See package dnsmasq.
+// Dnsmasq-nanny runs dnsmasq, gives it its servers from a ConfigMap's directory,
+// and restarts it when it dies. See package dnsmasq.
 package main
 
 import (
@@ -27,7 +27,7 @@ func main() { os.Exit(run(os.Args)) }
 
 func run(args []string) int {
 	if len(args) == 2 && args[1] == guardWord {
-		// It outlives signals that are for the nanny: it ends when the pipe does.
+		// It ignores signals that are for the nanny, and ends when the pipe does.
 		signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 		if err := dnsmasq.RunGuard(os.Stdin); err != nil {
 			return 1
@@ -48,7 +48,7 @@ func run(args []string) int {
 	}
 	glog.Infof("dnsmasq-nanny: version %s, revision %s", version.Version, version.Revision)
 
-	// The first signal drains, the second one ends all at once.
+	// The first signal drains, the second one aborts.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	defer signal.Stop(signals)
@@ -72,7 +72,7 @@ func run(args []string) int {
 	if self, err := os.Executable(); err == nil {
 		opts.Guard = []string{self, guardWord}
 	} else {
-		glog.Warningf("dnsmasq-nanny: nobody would end dnsmasq if the nanny were killed: %v", err)
+		glog.Warningf("dnsmasq-nanny: dnsmasq would be orphaned if the nanny were killed: %v", err)
 	}
 	if err := dnsmasq.New(opts).Run(ctx); err != nil {
 		glog.Errorf("dnsmasq-nanny: %v", err)
@@ -87,20 +87,20 @@ func run(args []string) int {
 }
 
 // parseFlags reads the arguments, without the program's name. Flags are in Go's
-// style, with one dash or two; what follows "--" is dnsmasq's and stays as it
-// is. set may have other flags already, as glog's; they log to standard error
-// unless the arguments say otherwise.
+// style, with one dash or two; what follows "--" is for dnsmasq and stays
+// unchanged. set may have other flags already, such as glog's, whose default is
+// made standard error.
 func parseFlags(set *flag.FlagSet, args []string) (opts dnsmasq.Options, showVersion bool, err error) {
 	set.Init("dnsmasq-nanny", flag.ContinueOnError)
 	set.Usage = func() { usage(set, set.Output()) }
-	set.StringVar(&opts.Exec, "dnsmasqExec", "/usr/sbin/dnsmasq", "the dnsmasq `program`")
-	set.StringVar(&opts.ConfigDir, "configDir", "/etc/k8s/dns/dnsmasq-nanny", "`directory` of the ConfigMap with stubDomains and upstreamNameservers")
-	set.BoolVar(&opts.Restart, "restartDnsmasq", false, "apply changes of the configuration (most without a restart of dnsmasq); else they are logged and ignored")
-	set.DurationVar(&opts.SyncInterval, "syncInterval", 10*time.Second, "how often to look at the directory where the kernel does not tell of changes")
-	set.StringVar(&opts.KubednsServer, "kubednsServer", "127.0.0.1:10053", "`host:port` that resolves names of stub domains' servers in the cluster domain")
-	set.DurationVar(&opts.LogInterval, "logInterval", 0, "how often dnsmasq logs its statistics; 0 is never")
+	set.StringVar(&opts.Exec, "dnsmasqExec", "/usr/sbin/dnsmasq", "`path` of dnsmasq")
+	set.StringVar(&opts.ConfigDir, "configDir", "/etc/k8s/dns/dnsmasq-nanny", "`directory` where the ConfigMap with stubDomains and upstreamNameservers is mounted")
+	set.BoolVar(&opts.Restart, "restartDnsmasq", false, "apply changes of the configuration, most without a restart of dnsmasq; false: log and ignore them")
+	set.DurationVar(&opts.SyncInterval, "syncInterval", 10*time.Second, "polling interval for -configDir, in addition to inotify")
+	set.StringVar(&opts.KubednsServer, "kubednsServer", "127.0.0.1:10053", "`host:port` of kube-dns, which resolves stub domains' servers that are names in the cluster domain")
+	set.DurationVar(&opts.LogInterval, "logInterval", 0, "how often dnsmasq logs its statistics; 0 = never")
 	set.DurationVar(&opts.DrainPeriod, "drainPeriod", 7*time.Second, "how long dnsmasq goes on answering after SIGTERM")
-	set.StringVar(&opts.MetricsAddr, "metricsAddr", "", "`host:port` to serve /metrics on; empty is not at all")
+	set.StringVar(&opts.MetricsAddr, "metricsAddr", "", "`host:port` to serve /metrics on; empty = disabled")
 	set.StringVar(&opts.StateDir, "stateDir", "/run/dnsmasq-nanny", "`directory` for the servers file and the last good configuration")
 	set.BoolVar(&showVersion, "version", false, "print the version and exit")
 	if f := set.Lookup("logtostderr"); f != nil {
@@ -114,7 +114,7 @@ func parseFlags(set *flag.FlagSet, args []string) (opts dnsmasq.Options, showVer
 	}
 	rest := set.Args()
 	if at := len(args) - len(rest); len(rest) > 0 && (at == 0 || args[at-1] != "--") {
-		return opts, false, fmt.Errorf("unexpected argument %q: dnsmasq's own arguments come behind --", rest[0])
+		return opts, false, fmt.Errorf("unexpected argument %q: dnsmasq's own arguments come after --", rest[0])
 	}
 	opts.Args = rest
 	for _, d := range []struct {

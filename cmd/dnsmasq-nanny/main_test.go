@@ -94,7 +94,7 @@ func TestParseFlags(t *testing.T) {
 		{name: "two dashes", args: "--v=3 --restartDnsmasq --logtostderr=false --vmodule=nanny=4", v: "3", logToStderr: "false", restart: true},
 		{name: "dnsmasq's own --", args: "-- -k -- x", v: "0", logToStderr: "true", rest: "-k -- x"},
 		{name: "dnsmasq's flags look like ours", args: "-- -v=9 --configDir=/x", v: "0", logToStderr: "true", rest: "-v=9 --configDir=/x"},
-		{name: "no --", args: "-v=2 dnsmasq -k", err: `unexpected argument "dnsmasq": dnsmasq's own arguments come behind --`},
+		{name: "no --", args: "-v=2 dnsmasq -k", err: `unexpected argument "dnsmasq": dnsmasq's own arguments come after --`},
 		{name: "no flag of ours", args: "-k", err: "flag provided but not defined: -k"},
 		{name: "negative", args: "-drainPeriod=-1s", err: "-drainPeriod is negative: -1s"},
 		{name: "no duration", args: "-syncInterval=10", err: "invalid value"},
@@ -278,9 +278,16 @@ func local(addr, user string) []string {
 
 func startLocal(t *testing.T, addr, dir, user string, flags ...string) *program {
 	t.Helper()
+	return startWith(t, local(addr, user), addr, dir, flags...)
+}
+
+// startWith starts the nanny with dnsmasq's own arguments and waits until
+// dnsmasq answers at addr.
+func startWith(t *testing.T, own []string, addr, dir string, flags ...string) *program {
+	t.Helper()
 	args := append([]string{"-v=2", "-dnsmasqExec=" + needDnsmasq(t), "-configDir=" + dir, "-restartDnsmasq=true", "-syncInterval=50ms",
 		"-stateDir=" + filepath.Join(openDir(t), "state")}, flags...)
-	p := start(t, self(t), append(append(args, "--"), local(addr, user)...)...)
+	p := start(t, self(t), append(append(args, "--"), own...)...)
 	await(t, 10*time.Second, "dnsmasq answers", func() bool { return answers(addr) })
 	return p
 }
@@ -299,12 +306,13 @@ func currentUser(t *testing.T) string {
 	return "nobody" // ignored by a dnsmasq that is not root
 }
 
-// TestBadInput has every mistake that a configuration can have leave dnsmasq
-// answering, with the configuration from before, and be told in one line.
-func TestBadInput(t *testing.T) {
-	upstream := freeport.Addr(t)
+// startUpstream starts a DNS server that answers every question with 192.0.2.1, and
+// returns its address.
+func startUpstream(t *testing.T) string {
+	t.Helper()
+	addr := freeport.Addr(t)
 	up := make(chan struct{})
-	server := &dns.Server{Addr: upstream, Net: "udp", NotifyStartedFunc: func() { close(up) }, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+	server := &dns.Server{Addr: addr, Net: "udp", NotifyStartedFunc: func() { close(up) }, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		m := new(dns.Msg)
 		m.SetReply(q)
 		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(192, 0, 2, 1)}}
@@ -312,8 +320,15 @@ func TestBadInput(t *testing.T) {
 	})}
 	go func() { _ = server.ListenAndServe() }()
 	<-up
-	defer func() { _ = server.Shutdown() }()
+	t.Cleanup(func() { _ = server.Shutdown() })
+	return addr
+}
 
+// TestBadInput has every mistake that a configuration can have leave dnsmasq
+// answering, with the configuration from before, and be told in one line.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	upstream := startUpstream(t)
 	dir := filepath.Join(openDir(t), "config")
 	must(t, os.Mkdir(dir, 0o755))
 	good := fmt.Sprintf(`{"stub.example":[%q]}`, upstream)
@@ -335,7 +350,7 @@ func TestBadInput(t *testing.T) {
 	}
 	write("stubDomains", good)
 	addr := freeport.Addr(t)
-	p := startLocal(t, addr, dir, currentUser(t))
+	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s")
 	n := 0
 	resolves := func() bool {
 		n++
@@ -366,7 +381,7 @@ func TestBadInput(t *testing.T) {
 		{name: "port 99999", key: "upstreamNameservers", text: `["1.2.3.4:99999"]`, want: `nameserver "1.2.3.4:99999": port "99999"`},
 		{name: "half a bracket", key: "stubDomains", text: `{"stub.example":["[::1"]}`, want: `server "[::1": no ]`},
 		{name: "a name as upstream", key: "upstreamNameservers", text: `["ns.example.org"]`, want: `nameserver "ns.example.org": not an IP address`},
-		{name: "an interface that is not there", key: "upstreamNameservers", text: `["fe80::1%nonesuch0"]`, want: "dnsmasq refuses them: bad command line options: bad interface name"},
+		{name: "an interface that is not there", key: "upstreamNameservers", text: `["fe80::1%nonesuch0"]`, want: "refused by dnsmasq: bad command line options: bad interface name"},
 		{name: "not UTF-8", key: "upstreamNameservers", text: "\xff\xfe", want: "is not UTF-8"},
 		{name: "a folder in place of a file", change: func() { must(t, os.Mkdir(filepath.Join(dir, "upstreamNameservers"), 0o755)) }, want: "upstreamNameservers: a folder in place of a file"},
 		{
@@ -382,7 +397,7 @@ func TestBadInput(t *testing.T) {
 		{name: "an unknown key", key: "stubdomains", text: "{}", want: `unknown key "stubdomains"`, accepted: true},
 		{
 			name: "a name that does not resolve", key: "stubDomains", text: fmt.Sprintf(`{"stub.example":["gone.cluster.local",%q]}`, upstream),
-			want: `server "gone.cluster.local" does not resolve, it is left out`, accepted: true,
+			want: `server "gone.cluster.local" does not resolve, leaving it out`, accepted: true,
 		},
 		{name: "the directory gone", change: func() { must(t, os.RemoveAll(dir)) }, want: dir + " does not exist", accepted: true, gone: true},
 	}
@@ -434,20 +449,42 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// TestConfigurationFilesLogged: the log has what is read of dnsmasq's files, and
+// what is not.
+func TestConfigurationFilesLogged(t *testing.T) {
+	t.Parallel()
+	dir, addr := openDir(t), freeport.Addr(t)
+	file, script := filepath.Join(dir, "a.conf"), filepath.Join(dir, "script")
+	must(t, os.WriteFile(file, []byte("no-poll\n"), 0o644))
+	must(t, os.WriteFile(script, []byte("#!/bin/sh\necho no-resolv\n"), 0o755))
+	args := append(local(addr, currentUser(t)), "--conf-dir="+dir+",*.conf", "--conf-script="+script)
+	p := startWith(t, args, addr, openDir(t), "-drainPeriod=0s")
+	for _, want := range []string{
+		"read dnsmasq's configuration files " + file + "; a change to them needs a restart",
+		"not reading the output of --conf-script=" + script + "; these options have no effect on the nanny there: address, conf-dir, ",
+	} {
+		if got := containing(p.since(0), want); len(got) != 1 {
+			t.Errorf("%d lines have %q, want one", len(got), want)
+		}
+	}
+}
+
 // TestOwnAddressAtStart: a server that is dnsmasq itself is left out with a
 // warning, also when nothing changes from then on.
 func TestOwnAddressAtStart(t *testing.T) {
+	t.Parallel()
 	dir, addr := openDir(t), freeport.Addr(t)
 	must(t, os.WriteFile(filepath.Join(dir, "upstreamNameservers"), []byte(fmt.Sprintf("[%q]", addr)), 0o644))
 	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s")
-	await(t, 5*time.Second, "the warning", func() bool { return len(containing(p.since(0), addr+" is dnsmasq's own address")) > 0 })
+	await(t, 5*time.Second, "the warning", func() bool { return len(containing(p.since(0), addr+": it is dnsmasq's own address")) > 0 })
 }
 
 // TestIgnoredOnce: a change that does not count is told once, that of a folder too.
 func TestIgnoredOnce(t *testing.T) {
+	t.Parallel()
 	dir, addr := openDir(t), freeport.Addr(t)
 	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s", "-restartDnsmasq=false", "-logInterval=100ms")
-	const ignored, tick = "is ignored without -restartDnsmasq", "queries forwarded"
+	const ignored, tick = "ignored without -restartDnsmasq", "queries forwarded"
 	ticks := func(from, n int) func() bool {
 		return func() bool { return len(containing(p.since(from), tick)) >= n }
 	}
@@ -468,14 +505,15 @@ func TestRelativeStateDir(t *testing.T) {
 	t.Chdir(openDir(t))
 	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s", "-stateDir=state")
 	must(t, os.WriteFile(filepath.Join(dir, "stubDomains"), []byte(`{"stub.example":["192.0.2.1"]}`), 0o644))
-	await(t, 10*time.Second, "the servers are in force", func() bool { return len(containing(p.since(0), "servers in force after")) > 0 })
-	if got := containing(p.since(0), "to start it with new arguments"); len(got) > 0 {
+	await(t, 10*time.Second, "the servers are active", func() bool { return len(containing(p.since(0), "servers active after")) > 0 })
+	if got := containing(p.since(0), "restarting dnsmasq with new arguments"); len(got) > 0 {
 		t.Errorf("dnsmasq was restarted: %s", got[0])
 	}
 }
 
 // TestSignals: the first one drains, the second one ends it all.
 func TestSignals(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name    string
 		drain   string
@@ -489,6 +527,7 @@ func TestSignals(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			addr := freeport.Addr(t)
 			p := startLocal(t, addr, openDir(t), currentUser(t), test.drain)
 			pids := dnsmasqs(t, p.cmd.Process.Pid)
@@ -521,13 +560,17 @@ func TestSignals(t *testing.T) {
 // also when dnsmasq has become another user, which makes the kernel forget the
 // parent-death signal.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	for _, user := range []string{"root", "nobody"} {
 		t.Run(user, func(t *testing.T) {
 			if user != currentUser(t) && os.Geteuid() != 0 {
 				t.Skip("only root can become another user")
 			}
+			t.Parallel()
 			addr := freeport.Addr(t)
 			p := startLocal(t, addr, openDir(t), user)
+			// The guard has been told of dnsmasq by then.
+			await(t, 5*time.Second, "the nanny knows that dnsmasq answers", func() bool { return len(containing(p.since(0), "answers after")) > 0 })
 			conn, err := net.Dial("tcp", addr)
 			must(t, err)
 			defer conn.Close()
@@ -566,7 +609,7 @@ func dnsmasqs(t *testing.T, pid int) []int {
 	return found
 }
 
-// alive tells whether a process runs; one that nobody has reaped does not.
+// alive reports whether a process runs; a zombie does not.
 func alive(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -578,6 +621,7 @@ func alive(pid int) bool {
 
 // TestUsageErrors: what ends at once, and how.
 func TestUsageErrors(t *testing.T) {
+	t.Parallel()
 	needDnsmasq(t)
 	tests := []struct {
 		name string
@@ -588,8 +632,8 @@ func TestUsageErrors(t *testing.T) {
 		{"version", []string{"-version"}, 0, "dev"},
 		{"help", []string{"-h"}, 0, "-restartDnsmasq"},
 		{"unknown flag", []string{"-bogus"}, 2, "flag provided but not defined: -bogus"},
-		{"no --", []string{"dnsmasq"}, 2, "dnsmasq's own arguments come behind --"},
-		{"dnsmasq refuses its arguments", []string{"-configDir=/nonesuch", "--", "--bogus"}, 1, "dnsmasq's own arguments: dnsmasq refuses them: bad command line options"},
+		{"no --", []string{"dnsmasq"}, 2, "dnsmasq's own arguments come after --"},
+		{"dnsmasq refuses its arguments", []string{"-configDir=/nonesuch", "--", "--bogus"}, 1, "dnsmasq's own arguments: refused by dnsmasq: bad command line options"},
 		{"no dnsmasq", []string{"-dnsmasqExec=/nonesuch", "--", "-k"}, 1, "/nonesuch: no such file or directory"},
 	}
 	for _, test := range tests {
@@ -611,6 +655,7 @@ func TestUsageErrors(t *testing.T) {
 // TestStockOnPort53 runs the stock arguments on port 53 of a network namespace,
 // with as few privileges as there may be.
 func TestStockOnPort53(t *testing.T) {
+	t.Parallel()
 	dnsmasq := needDnsmasq(t)
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make a network namespace")
@@ -664,7 +709,7 @@ func TestStockOnPort53(t *testing.T) {
 			await(t, 10*time.Second, "dnsmasq answers", func() bool { return strings.HasPrefix(said(), "dnsmasq-") })
 			pids := dnsmasqs(t, p.cmd.Process.Pid)
 			must(t, os.WriteFile(filepath.Join(dir, "stubDomains"), []byte(`{"stub.example":["192.0.2.1:5353"]}`), 0o644))
-			await(t, 10*time.Second, "the new server is in force", func() bool { return strings.Contains(said(), "192.0.2.1:5353") })
+			await(t, 10*time.Second, "the new server is active", func() bool { return strings.Contains(said(), "192.0.2.1:5353") })
 			if again := dnsmasqs(t, p.cmd.Process.Pid); len(pids) != 1 || len(again) != 1 || pids[0] != again[0] {
 				t.Errorf("dnsmasq is %v, was %v: not one that was not restarted", again, pids)
 			}

@@ -16,7 +16,7 @@ import (
 	"kubedns/pkg/sidecar"
 )
 
-// options is what the command line says.
+// options is the parsed command line.
 type options struct {
 	config            sidecar.Config
 	logFlushFrequency time.Duration
@@ -38,18 +38,18 @@ func parseFlags(args []string) (options, error) {
 		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 	})
 	cfg := &opts.config
-	flags.StringVar(&dnsmasqAddr, "dnsmasq-addr", "127.0.0.1", "IP address or host name where dnsmasq answers")
-	flags.Uint16Var(&dnsmasqPort, "dnsmasq-port", 53, "port where dnsmasq answers")
-	flags.Int64Var(&pollMilliseconds, "dnsmasq-poll-interval-ms", 5000, "milliseconds between two polls of dnsmasq's counters")
-	flags.StringVar(&listenAddr, "prometheus-addr", "0.0.0.0", "IP address or host name to serve metrics and health on")
-	flags.Uint16Var(&listenPort, "prometheus-port", 10054, "port to serve metrics and health on")
+	flags.StringVar(&dnsmasqAddr, "dnsmasq-addr", "127.0.0.1", "IP address or host name of dnsmasq")
+	flags.Uint16Var(&dnsmasqPort, "dnsmasq-port", 53, "port of dnsmasq")
+	flags.Int64Var(&pollMilliseconds, "dnsmasq-poll-interval-ms", 5000, "polling interval for dnsmasq's counters in milliseconds")
+	flags.StringVar(&listenAddr, "prometheus-addr", "0.0.0.0", "IP address or host name to listen on for metrics and health")
+	flags.Uint16Var(&listenPort, "prometheus-port", 10054, "port to listen on for metrics and health")
 	flags.StringVar(&cfg.MetricsPath, "prometheus-path", "/metrics", "path of the metrics")
-	flags.StringVar(&cfg.Namespace, "prometheus-namespace", "kubedns", "what the names of the metrics begin with")
-	flags.Var((*probeFlag)(&cfg.Probes), "probe", "`label,server,name[,interval[,type[,uncached]]]`: a DNS question to ask of a server again and again; "+
-		"its health is under /healthcheck/label. May be given several times. A server without a port gets 53, "+
-		"the interval is in seconds (default 5), the type A, AAAA, SRV or ANY (default). With uncached, dnsmasq "+
-		"passes the question on to the server behind it and does not answer from its cache")
-	flags.DurationVar(&opts.logFlushFrequency, "log-flush-frequency", 5*time.Second, "longest time between two flushes of logs in files")
+	flags.StringVar(&cfg.Namespace, "prometheus-namespace", "kubedns", "prefix of the metrics' names")
+	flags.Var((*probeFlag)(&cfg.Probes), "probe", "`label,server,name[,interval[,type[,uncached]]]`: a DNS query to send to a server periodically; "+
+		"its health is served at /healthcheck/label. May be repeated. The port defaults to 53, the interval to 5 seconds, "+
+		"the type (A, AAAA, SRV or ANY) to ANY. With uncached, dnsmasq forwards the query to the server behind it "+
+		"in place of answering from its cache")
+	flags.DurationVar(&opts.logFlushFrequency, "log-flush-frequency", 5*time.Second, "maximum time between two flushes of log files")
 	flags.BoolVar(&opts.version, "version", false, "print the version and exit")
 	if err := addLogFlags(flags); err != nil {
 		return options{}, err
@@ -96,10 +96,10 @@ func joinHostPort(host string, port uint16) (string, error) {
 	return net.JoinHostPort(host, strconv.Itoa(int(port))), nil
 }
 
-// addLogFlags adds glog's flags, with logs to standard error as the default:
-// the root file system may be read-only.
+// addLogFlags adds glog's flags, with standard error as the default for logs: the
+// root file system may be read-only.
 func addLogFlags(flags *pflag.FlagSet) error {
-	if err := flag.CommandLine.Parse(nil); err != nil { // or glog complains that nobody did
+	if err := flag.CommandLine.Parse(nil); err != nil { // else glog logs that flags are not parsed
 		return err
 	}
 	if err := flag.Set("logtostderr", "true"); err != nil {
@@ -110,9 +110,9 @@ func addLogFlags(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// twoDashes returns args with two dashes before each long flag that has one,
-// as in "-logtostderr=true", which Go's flag package and so older manifests
-// allow, and which pflag would read as a row of one-letter flags.
+// twoDashes returns args with two dashes before each long flag that has one, such
+// as "-logtostderr=true". Go's flag package, and so older manifests, allow that;
+// pflag would read it as a group of one-letter flags.
 func twoDashes(flags *pflag.FlagSet, args []string) []string {
 	var out []string
 	for i, arg := range args {
@@ -128,7 +128,7 @@ func twoDashes(flags *pflag.FlagSet, args []string) []string {
 	return out
 }
 
-// probeFlag is the value of --probe, which adds a probe each time it is set.
+// probeFlag is the value of --probe, which adds a probe each time.
 type probeFlag []sidecar.Probe
 
 func (f *probeFlag) Set(text string) error {

@@ -1,5 +1,5 @@
-// Command sidecar tells the health of a kube-dns pod over HTTP: it probes its
-// DNS servers and exports dnsmasq's counters to Prometheus.
+// Command sidecar reports the health of a kube-dns pod over HTTP: it probes the
+// pod's DNS servers and exports dnsmasq's counters to Prometheus.
 package main
 
 import (
@@ -50,7 +50,7 @@ func run(args []string) int {
 	return 0
 }
 
-// flushLogs is for logs in files; what goes to standard error is not buffered.
+// flushLogs flushes log files; standard error is not buffered.
 func flushLogs(ctx context.Context, interval time.Duration) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -64,8 +64,8 @@ func flushLogs(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// oneLine returns err's text with the line breaks written as \n, which a flag
-// that is unknown can have in its name.
+// oneLine returns err's text with line breaks written as \n: the name of an unknown
+// flag may have some.
 func oneLine(err error) string {
 	return strings.NewReplacer("\n", `\n`, "\r", `\r`).Replace(err.Error())
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -23,32 +24,51 @@ import (
 	"kubedns/pkg/freeport"
 )
 
-// build returns the path of the program, built as for a release but for its
-// version.
-func build(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "sidecar")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w -X kubedns/pkg/version.Version=1.2.3", "-o", path, ".")
+// sidecarPath is the program, built once for all tests as for a release but for
+// its version.
+var sidecarPath string
+
+func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
+
+func buildAndRun(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "sidecar-test-")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	sidecarPath = filepath.Join(dir, "sidecar")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w -X kubedns/pkg/version.Version=1.2.3", "-o", sidecarPath, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building sidecar: %v\n%s", err, out)
+		fmt.Fprintf(os.Stderr, "building sidecar: %v\n%s", err, out)
+		return 1
 	}
-	return path
+	if err := flag.Set("test.parallel", "8"); err != nil { // the tests wait more than they compute
+		panic(err)
+	}
+	return m.Run()
+}
+
+// portOf returns the port of "127.0.0.1:53".
+func portOf(t *testing.T, addr string) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 // TestExit is what an operator sees of a command line that is wrong, or that
 // asks for words alone: bad flags are one line and exit status 2.
 func TestExit(t *testing.T) {
-	path := build(t)
+	t.Parallel()
 	inUse, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer inUse.Close()
-	_, port, err := net.SplitHostPort(inUse.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { _ = inUse.Close() })
+	port := portOf(t, inUse.Addr().String())
 	const probe = "--probe=dns,127.0.0.1:53,example.org"
 	tests := []struct {
 		name   string
@@ -98,8 +118,9 @@ func TestExit(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			var stdout, stderr bytes.Buffer
-			cmd := exec.CommandContext(t.Context(), path, test.args...)
+			cmd := exec.CommandContext(t.Context(), sidecarPath, test.args...)
 			cmd.Stdout, cmd.Stderr = &stdout, &stderr
 			err := cmd.Run()
 			var exit *exec.ExitError
@@ -131,15 +152,12 @@ type program struct {
 }
 
 // startProgram starts the program on a free port and waits until it serves.
-func startProgram(t *testing.T, path string, args ...string) *program {
+func startProgram(t *testing.T, args ...string) *program {
 	t.Helper()
 	addr := freeport.Addr(t)
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := portOf(t, addr)
 	p := &program{
-		cmd: exec.CommandContext(context.WithoutCancel(t.Context()), path, append(args, "--prometheus-addr=127.0.0.1", "--prometheus-port="+port)...),
+		cmd: exec.CommandContext(context.WithoutCancel(t.Context()), sidecarPath, append(args, "--prometheus-addr=127.0.0.1", "--prometheus-port="+port)...),
 		url: "http://" + addr, ended: make(chan error, 1),
 		client: http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second},
 	}
@@ -237,19 +255,17 @@ func waitFor(t *testing.T, what string, condition func() bool) {
 
 // A probe and a poll that wait for an answer do not hold up the end.
 func TestSignals(t *testing.T) {
-	path := build(t)
+	t.Parallel()
 	silent, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer silent.Close()
-	_, port, err := net.SplitHostPort(silent.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { _ = silent.Close() })
+	port := portOf(t, silent.LocalAddr().String())
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(sig.String(), func(t *testing.T) {
-			p := startProgram(t, path, "--probe=dns,"+silent.LocalAddr().String()+",example.org,1",
+			t.Parallel()
+			p := startProgram(t, "--probe=dns,"+silent.LocalAddr().String()+",example.org,1",
 				"--dnsmasq-port="+port, "--dnsmasq-poll-interval-ms=1")
 			waitFor(t, "the first probe", func() bool {
 				body, err := p.get(t.Context(), "/healthcheck/dns")
@@ -295,13 +311,10 @@ func serveDNS(t *testing.T, addr string) (stop func()) {
 
 // Polls that fail, and probes, are logged when it begins and when it ends.
 func TestLog(t *testing.T) {
-	path := build(t)
+	t.Parallel()
 	addr := freeport.Addr(t)
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := startProgram(t, path, "--dnsmasq-port="+port, "--dnsmasq-poll-interval-ms=20", "--probe=dns,"+addr+",example.org,0.02,A")
+	port := portOf(t, addr)
+	p := startProgram(t, "--dnsmasq-port="+port, "--dnsmasq-poll-interval-ms=20", "--probe=dns,"+addr+",example.org,0.1,A")
 	const pollErrors, probeErrors, up, success = "kubedns_dnsmasq_errors", "kubedns_probe_dns_errors", "kubedns_dnsmasq_up", `kubedns_probe_success{probe="dns"}`
 	fail := func() {
 		polls, probes := p.metric(t, pollErrors), p.metric(t, probeErrors)
@@ -317,7 +330,7 @@ func TestLog(t *testing.T) {
 	p.stop(t, syscall.SIGTERM)
 	log := p.logged()
 	for text, want := range map[string]int{
-		"sidecar: polling dnsmasq: asking " + addr: 3, "gives all its counters again": 2,
+		"sidecar: polling dnsmasq: asking " + addr: 3, "all counters available again": 2,
 		",A: connection refused\n": 3, ",A: right answer in ": 2, "was: connection refused": 2,
 		"sidecar: serving HTTP on": 1, "sidecar: stopped": 1,
 	} {
@@ -329,14 +342,11 @@ func TestLog(t *testing.T) {
 
 // An hour's worth of the stock pod's probes and polls, 720 of each.
 func TestMemory(t *testing.T) {
-	path := build(t)
+	t.Parallel()
 	addr := freeport.Addr(t)
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := portOf(t, addr)
 	defer serveDNS(t, addr)()
-	p := startProgram(t, path, "--v=2", "--dnsmasq-port="+port, "--dnsmasq-poll-interval-ms=10",
+	p := startProgram(t, "--v=2", "--dnsmasq-port="+port, "--dnsmasq-poll-interval-ms=10",
 		"--probe=kubedns,"+addr+",example.org,0.01,A", "--probe=dnsmasq,"+addr+",example.org,0.01,A", "--probe=through,"+addr+",example.org,0.01,A,uncached")
 	waitFor(t, "720 probes", func() bool {
 		// Prometheus and kubelet ask meanwhile.

@@ -1,23 +1,19 @@
 package dnsmasq
 
 import (
+	"io/fs"
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/golang/glog"
 )
-
-// defaultConfFile is what dnsmasq reads when its arguments name no --conf-file.
-const defaultConfFile = "/etc/dnsmasq.conf"
-
-// maxConfFiles bounds configuration files that include each other.
-const maxConfFiles = 20
 
 // shortWithArgument has dnsmasq's options of one letter that take an argument.
 const shortWithArgument = "rmpclsitugaxSCATHQIBFGOMXVUjPJWY2467803"
 
-// arguments is what dnsmasq's own argument list, which is the operator's, says
-// about the things that the nanny also has a hand in. It includes what the
-// configuration files that the list names say.
+// arguments is what dnsmasq's own arguments, which are the operator's, and the
+// configuration files that they name say about what the nanny depends on.
 type arguments struct {
 	foreground  bool // --keep-in-foreground or --no-daemon
 	noResolv    bool
@@ -33,13 +29,21 @@ type arguments struct {
 	listen      []netip.Addr   // --listen-address; empty: all
 	servers     []domainServer // --server and --local, those that have an address
 	local       []string       // domains that dnsmasq answers for itself: --server and --local without an address, --address
+	files       []string       // configuration files, in the order read
+	unread      []string       // sources of options that are not read, and why
 }
 
-// parseArguments reads dnsmasq's argument list the way getopt_long does, but
-// for abbreviated names of options. It does not judge it: dnsmasq does. readFile
-// gives it configuration files; one that cannot be read counts as empty.
-func parseArguments(list []string, readFile func(name string) ([]byte, error)) arguments {
-	p := argumentParser{a: arguments{port: 53}, readFile: readFile}
+// knownOptions are the long names of the options that arguments is about.
+var knownOptions = []string{
+	"address", "conf-dir", "conf-file", "fast-dns-retry", "keep-in-foreground", "listen-address", "local", "log-facility", "log-queries",
+	"no-daemon", "no-poll", "no-resolv", "pid-file", "port", "resolv-file", "server", "servers-file", "user",
+}
+
+// parseArguments reads dnsmasq's argument list the way getopt_long does, but for
+// abbreviated names of options, and the configuration files that it leads to. It
+// does not judge them: dnsmasq does. root is the root directory.
+func parseArguments(list []string, root fs.FS) arguments {
+	p := argumentParser{a: arguments{port: 53}, files: confFiles{root: root}}
 	for i := 0; i < len(list); i++ {
 		arg := list[i]
 		if arg == "--" {
@@ -51,7 +55,7 @@ func parseArguments(list []string, readFile func(name string) ([]byte, error)) a
 				i++
 				value = list[i]
 			}
-			p.option(name, value)
+			p.argument(name, value)
 			continue
 		}
 		if !strings.HasPrefix(arg, "-") {
@@ -60,7 +64,7 @@ func parseArguments(list []string, readFile func(name string) ([]byte, error)) a
 		for j := 1; j < len(arg); j++ {
 			letter := arg[j : j+1]
 			if !strings.Contains(shortWithArgument, letter) {
-				p.option(longName(letter), "")
+				p.argument(longName(letter), "")
 				continue
 			}
 			value := arg[j+1:]
@@ -68,17 +72,29 @@ func parseArguments(list []string, readFile func(name string) ([]byte, error)) a
 				i++
 				value = list[i]
 			}
-			p.option(longName(letter), value)
+			p.argument(longName(letter), value)
 			break
 		}
 	}
-	if !p.confFile {
+	if p.confFile == nil {
 		p.file(defaultConfFile)
+	} else {
+		p.file(*p.confFile)
 	}
 	return p.a
 }
 
-// takesNext tells whether the long option's argument may be the next word; for
+// logFiles logs what was read of configuration files, and what was not.
+func (a *arguments) logFiles() {
+	if len(a.files) > 0 {
+		glog.Infof("nanny: read dnsmasq's configuration files %s; a change to them needs a restart of the nanny", strings.Join(a.files, ", "))
+	}
+	for _, what := range a.unread {
+		glog.Warningf("nanny: not reading %s; these options have no effect on the nanny there: %s", what, strings.Join(knownOptions, ", "))
+	}
+}
+
+// takesNext reports whether the long option's argument may be the next word; for
 // the others that have one it comes behind "=". Options that do not matter here
 // are not known.
 func takesNext(long string) bool {
@@ -121,15 +137,46 @@ func longName(letter string) string {
 		return "address"
 	case "C":
 		return "conf-file"
+	case "7":
+		return "conf-dir"
 	}
 	return ""
 }
 
 type argumentParser struct {
 	a        arguments
-	readFile func(name string) ([]byte, error)
-	confFile bool // one was named
-	files    int  // read so far
+	files    confFiles
+	confFile *string // the first --conf-file of the argument list
+	filePort bool    // a file has set the port
+}
+
+// argument takes an option of the argument list.
+func (p *argumentParser) argument(name, value string) {
+	switch {
+	case name == "conf-file" && p.confFile == nil:
+		p.confFile = &value // dnsmasq reads it after all other arguments
+	case name == "port" && p.filePort:
+		// dnsmasq(8): the configuration file overrides the command line.
+	default:
+		p.option(name, value)
+	}
+}
+
+// file takes the options of a configuration file.
+func (p *argumentParser) file(path string) {
+	options, err := p.files.read(path)
+	switch {
+	case err != nil:
+		p.a.unread = append(p.a.unread, err.Error())
+	case options != nil:
+		p.a.files = append(p.a.files, path)
+	}
+	for _, o := range options {
+		if o.name == "port" {
+			p.filePort = true
+		}
+		p.option(o.name, o.value)
+	}
 }
 
 // option takes one option by its long name.
@@ -157,46 +204,35 @@ func (p *argumentParser) option(name, value string) {
 	case "fast-dns-retry":
 		a.fastRetry = true
 	case "port":
-		if port, err := strconv.ParseUint(value, 10, 16); err == nil {
+		if port, err := strconv.ParseUint(unhide(value), 10, 16); err == nil {
 			a.port = uint16(port)
 		}
 	case "listen-address":
 		for text := range strings.SplitSeq(value, ",") {
-			if addr, err := netip.ParseAddr(text); err == nil {
+			if addr, err := netip.ParseAddr(unhide(text)); err == nil {
 				a.listen = append(a.listen, addr)
 			}
 		}
 	case "server", "local":
+		value = unhide(value)
 		a.servers = append(a.servers, parseServerArgument(value)...)
 		if strings.HasSuffix(value, "/") {
 			a.local = append(a.local, argumentDomains(value)...)
 		}
 	case "address":
-		a.local = append(a.local, argumentDomains(value)...)
+		a.local = append(a.local, argumentDomains(unhide(value))...)
 	case "conf-file":
-		p.confFile = true
-		p.file(value)
-	}
-}
-
-// file reads a configuration file, where an option stands on a line without
-// its dashes.
-func (p *argumentParser) file(name string) {
-	if p.files++; p.files > maxConfFiles || name == "" {
-		return
-	}
-	text, err := p.readFile(name)
-	if err != nil {
-		return
-	}
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
+		p.file(unhide(value))
+	case "conf-dir":
+		paths, err := p.files.list(value)
+		if err != nil {
+			a.unread = append(a.unread, err.Error())
 		}
-		option, value, _ := strings.Cut(line, "=")
-		value, _, _ = strings.Cut(value, " #")
-		p.option(strings.TrimSpace(option), strings.TrimSpace(value))
+		for _, path := range paths {
+			p.file(path)
+		}
+	case "conf-script":
+		a.unread = append(a.unread, "the output of --conf-script="+unhide(value))
 	}
 }
 
@@ -250,8 +286,8 @@ func parseServerArgument(value string) []domainServer {
 	return servers
 }
 
-// probeAddr is where dnsmasq can be asked from here. It is not valid when
-// dnsmasq does not serve DNS.
+// probeAddr is an address at which this host can query dnsmasq. It is not valid
+// when dnsmasq does not serve DNS.
 func (a *arguments) probeAddr() netip.AddrPort {
 	if a.port == 0 {
 		return netip.AddrPort{}
@@ -270,7 +306,7 @@ func (a *arguments) probeAddr() netip.AddrPort {
 	return netip.AddrPortFrom(addr, a.port)
 }
 
-// isOwn tells whether dnsmasq itself answers at addr, local being the addresses
+// isOwn reports whether dnsmasq itself answers at addr, local being the addresses
 // of this machine.
 func (a *arguments) isOwn(addr netip.AddrPort, local []netip.Addr) bool {
 	if addr.Port() != a.port {
@@ -300,8 +336,8 @@ func (a *arguments) isOwn(addr netip.AddrPort, local []netip.Addr) bool {
 	return false
 }
 
-// clusterDomains are the domains whose names kube-dns, at kubedns, answers for,
-// as the arguments have it; "cluster.local" where they do not say.
+// clusterDomains are the domains that the arguments forward to kube-dns, at
+// kubedns; "cluster.local" when there are none.
 func (a *arguments) clusterDomains(kubedns netip.AddrPort) []string {
 	var domains []string
 	for _, s := range a.servers {

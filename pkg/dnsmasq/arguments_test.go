@@ -1,12 +1,12 @@
 package dnsmasq
 
 import (
-	"errors"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -45,10 +45,22 @@ func addrComparers() cmp.Options {
 }
 
 func TestParseArguments(t *testing.T) {
-	files := map[string]string{
-		"/etc/conf":  "# comment\n\nport=5353 # behind\nno-resolv\nuser = root\nconf-file=/etc/conf2\nserver=/example.org/192.0.2.1\n",
-		"/etc/conf2": "listen-address=192.0.2.9\nconf-file=/etc/conf\n",
-	}
+	files := confFS(map[string]string{
+		"/etc/conf":        "# comment\n\nport=5353 # behind\nno-resolv\nuser = root\nconf-file=/etc/conf2\nserver=/example.org/192.0.2.1\n",
+		"/etc/conf2":       "listen-address=192.0.2.9\nconf-file=/etc/conf\n",
+		"/etc/port":        "port=5353\n",
+		"/etc/d/b.conf":    "\tserver\t=\t\"/b.example/192.0.2.2\" #\n",
+		"/etc/d/a.conf":    "port=5353\nno-poll\r\n#no-resolv",
+		"/etc/d/c.bak":     "no-resolv\n",
+		"/etc/d/.hidden":   "no-resolv\n",
+		"/etc/d/editor~":   "no-resolv\n",
+		"/etc/d/#editor#":  "no-resolv\n",
+		"/etc/d/sub/conf":  "no-resolv\n",
+		"/etc/,d/conf":     "log-queries\n",
+		"/etc/quoted":      "conf-dir=\"/etc/,d\"\nno-resolv#\n\"no-poll\"\n",
+		"/etc/dirs":        "conf-dir=/etc/d,*.conf,*.bak,*,,.bak\n",
+		"/etc/conf-script": "conf-script=/bin/x a\n",
+	})
 	tests := []struct {
 		name string
 		args string
@@ -93,29 +105,82 @@ func TestParseArguments(t *testing.T) {
 		{
 			name: "configuration files that include each other",
 			args: "-C /etc/conf",
-			want: arguments{port: 5353, noResolv: true, user: true},
+			want: arguments{port: 5353, noResolv: true, user: true, listen: []netip.Addr{netip.MustParseAddr("192.0.2.9")},
+				servers: servers(t, "/example.org/192.0.2.1#53"), files: []string{"/etc/conf", "/etc/conf2"}},
 		},
 		{name: "configuration file that is not there", args: "--conf-file=/etc/nonesuch", want: arguments{port: 53}},
+		{
+			name: "a file overrides the list, wherever it stands",
+			args: "-C /etc/port --port=53",
+			want: arguments{port: 5353, files: []string{"/etc/port"}},
+		},
+		{
+			name: "the first file is read last",
+			args: "-C/etc/port -C /etc/conf2 --conf-dir=/etc/d,.bak -k",
+			want: arguments{port: 5353, noPoll: true, noResolv: true, user: true, foreground: true, listen: []netip.Addr{netip.MustParseAddr("192.0.2.9")},
+				servers: servers(t, "/example.org/192.0.2.1#53 /b.example/192.0.2.2#53"),
+				files:   []string{"/etc/conf2", "/etc/conf", "/etc/d/a.conf", "/etc/d/b.conf", "/etc/port"}},
+		},
+		{
+			name: "a directory, and the port in a file of it",
+			args: "-7 /etc/d/,*.conf --port 5454",
+			want: arguments{port: 5353, noPoll: true, servers: servers(t, "/b.example/192.0.2.2#53"), files: []string{"/etc/d/a.conf", "/etc/d/b.conf"}},
+		},
+		{
+			name: "directory in a file, suffixes of both kinds",
+			args: "-C /etc/dirs",
+			want: arguments{port: 5353, noPoll: true, servers: servers(t, "/b.example/192.0.2.2#53"), files: []string{"/etc/dirs", "/etc/d/a.conf", "/etc/d/b.conf"}},
+		},
+		{
+			name: "quotes hide commas, a comment is a word",
+			args: "-C /etc/quoted",
+			want: arguments{port: 53, logQueries: true, noPoll: true, files: []string{"/etc/quoted", "/etc/,d/conf"}},
+		},
+		{
+			name: "what is not read",
+			args: "-C /etc/conf-script --conf-script /bin/y --conf-dir /etc/nonesuch -C - -C /etc/d",
+			want: arguments{port: 53, files: []string{"/etc/conf-script"}, unread: []string{
+				"the output of --conf-script=/bin/y", "/etc/nonesuch: file does not exist", "/etc/d, which is not a regular file", "the output of --conf-script=/bin/x a",
+			}},
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got := parseArguments(strings.Fields(test.args), func(name string) ([]byte, error) {
-				if text, ok := files[name]; ok {
-					return []byte(text), nil
-				}
-				return nil, os.ErrNotExist
-			})
-			if strings.Contains(test.name, "include each other") {
-				// Read over and over, up to a bound.
-				if !slices.Contains(got.servers, server(t, "/example.org/192.0.2.1")) || len(got.listen) > maxConfFiles {
-					t.Errorf("servers %v, listen addresses %v", got.servers, got.listen)
-				}
-				got.servers, got.listen = nil, nil
-			}
+			got := parseArguments(strings.Fields(test.args), files)
 			if diff := cmp.Diff(test.want, got, compareArguments(), addrComparers()); diff != "" {
 				t.Errorf("parseArguments(%q) (-want +got):\n%s", test.args, diff)
 			}
 		})
+	}
+}
+
+// confFS is a root directory with files by their absolute path.
+func confFS(files map[string]string) fstest.MapFS {
+	root := fstest.MapFS{}
+	for path, text := range files {
+		root[strings.TrimPrefix(path, "/")] = &fstest.MapFile{Data: []byte(text)}
+	}
+	return root
+}
+
+// TestKnownOptions holds the list that is logged to the options that are parsed.
+func TestKnownOptions(t *testing.T) {
+	root := confFS(map[string]string{"/etc/conf": "no-poll\n", "/etc/d/conf": "no-poll\n"})
+	values := map[string]string{
+		"address": "/a.example/", "conf-dir": "/etc/d", "conf-file": "/etc/conf", "listen-address": "192.0.2.1",
+		"local": "/a.example/", "port": "5353", "server": "192.0.2.1",
+	}
+	before := parseArguments(nil, root)
+	for _, name := range knownOptions {
+		got := parseArguments([]string{"--" + name + "=" + values[name]}, root)
+		if diff := cmp.Diff(before, got, compareArguments(), addrComparers()); diff == "" {
+			t.Errorf("--%s changes nothing", name)
+		}
+	}
+	for _, other := range []string{"cache-size", "interface", "conf"} {
+		if diff := cmp.Diff(before, parseArguments([]string{"--" + other + "=1"}, root), compareArguments(), addrComparers()); diff != "" {
+			t.Errorf("--%s: %s", other, diff)
+		}
 	}
 }
 
@@ -161,7 +226,7 @@ func TestProbeAddrAndOwn(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			a := parseArguments(strings.Fields(test.args+" -C /dev/null"), os.ReadFile)
+			a := parseArguments(strings.Fields(test.args+" -C /dev/null"), os.DirFS("/"))
 			if got := a.probeAddr().String(); got != test.probe {
 				t.Errorf("probeAddr = %s, want %s", got, test.probe)
 			}
@@ -185,7 +250,7 @@ func TestClusterDomains(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			a := parseArguments(strings.Fields(test.args), func(string) ([]byte, error) { return nil, errors.New("none") })
+			a := parseArguments(strings.Fields(test.args), fstest.MapFS{})
 			if got := strings.Join(a.clusterDomains(kubedns), " "); got != test.want {
 				t.Errorf("clusterDomains = %q, want %q", got, test.want)
 			}
@@ -195,26 +260,26 @@ func TestClusterDomains(t *testing.T) {
 
 func TestNannyArguments(t *testing.T) {
 	list := servers(t, "192.0.2.1 /example.org/2001:db8::1#5353")
-	file := plan{serversFile: "/run/servers", fastRetry: true}
-	const inForce = " --servers-file=/run/servers --address=/in-force.dnsmasq-nanny.invalid/127.0.0.1"
+	file := capabilities{serversFile: "/run/servers", fastRetry: true}
+	const fromFile = " --servers-file=/run/servers --address=/in-force.dnsmasq-nanny.invalid/127.0.0.1"
 	tests := []struct {
 		name      string
 		args      string
-		plan      plan
+		can       capabilities
 		upstreams bool
 		want      string
 	}{
-		{"nothing said", "", file, false, "--keep-in-foreground --log-facility=- --pid-file= --fast-dns-retry=500 --no-resolv" + inForce},
-		{"stock", stock, file, false, "--pid-file= --fast-dns-retry=500 --no-resolv" + inForce},
-		{"all said", "-kR -x /run/pid -8 - --fast-dns-retry", plan{serversFile: "/run/servers"}, true, strings.TrimSpace(inForce)},
-		{"resolv-file", "-k -8 - -x / -r /etc/other", file, false, "--fast-dns-retry=500" + inForce},
-		{"resolv-file and upstreams", "-k -8 - -x / -r /etc/other", file, true, "--fast-dns-retry=500 --no-resolv" + inForce},
-		{"servers as arguments", "-k -8 - -x /", plan{rootUser: true}, false, "--user=root --no-resolv --server=192.0.2.1#53 --server=/example.org/2001:db8::1#5353"},
+		{"nothing said", "", file, false, "--keep-in-foreground --log-facility=- --pid-file= --fast-dns-retry=500 --no-resolv" + fromFile},
+		{"stock", stock, file, false, "--pid-file= --fast-dns-retry=500 --no-resolv" + fromFile},
+		{"all said", "-kR -x /run/pid -8 - --fast-dns-retry", capabilities{serversFile: "/run/servers"}, true, strings.TrimSpace(fromFile)},
+		{"resolv-file", "-k -8 - -x / -r /etc/other", file, false, "--fast-dns-retry=500" + fromFile},
+		{"resolv-file and upstreams", "-k -8 - -x / -r /etc/other", file, true, "--fast-dns-retry=500 --no-resolv" + fromFile},
+		{"servers as arguments", "-k -8 - -x /", capabilities{rootUser: true}, false, "--user=root --no-resolv --server=192.0.2.1#53 --server=/example.org/2001:db8::1#5353"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			a := parseArguments(strings.Fields(test.args), func(string) ([]byte, error) { return nil, os.ErrNotExist })
-			if got := strings.Join(nannyArguments(a, test.plan, test.upstreams, list), " "); got != test.want {
+			a := parseArguments(strings.Fields(test.args), fstest.MapFS{})
+			if got := strings.Join(nannyArguments(a, test.can, test.upstreams, list), " "); got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
 		})
@@ -226,7 +291,7 @@ func TestNannyArguments(t *testing.T) {
 func FuzzParseArguments(f *testing.F) {
 	f.Add(stock)
 	f.Add("-kRp53 --server /a/1.2.3.4#5@eth0 -C /x")
-	none := func(string) ([]byte, error) { return nil, os.ErrNotExist }
+	none := fstest.MapFS{}
 	f.Fuzz(func(t *testing.T, in string) {
 		list := strings.Split(in, " ")
 		a := parseArguments(list, none)

@@ -15,26 +15,25 @@ import (
 	"github.com/golang/glog"
 )
 
-// guard is a process that ends dnsmasq when the nanny is gone, in whatever way.
-// The parent-death signal alone does not do: the kernel forgets it when dnsmasq
-// changes its user, and it does not reach dnsmasq's children. The guard reads a
-// pipe whose other end only the nanny has, on which it is told what to end.
+// guard is a process that ends dnsmasq when the nanny is gone, however it ended.
+// The parent-death signal is not enough: the kernel clears it when dnsmasq changes
+// its user, and it does not reach dnsmasq's children. The guard reads the process
+// group to end from a pipe whose other end only the nanny has.
 type guard struct {
 	cmd  *exec.Cmd
 	pipe *os.File
 }
 
-// startGuard starts command as the guard, which calls RunGuard on its standard
-// input.
+// startGuard starts command, which must call RunGuard on its standard input.
 func startGuard(command []string) (*guard, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	// It ends when the pipe does, which is when the nanny has ended in whatever way.
+	// It ends when the pipe does, which is when the nanny has ended.
 	g := &guard{cmd: exec.Command(command[0], command[1:]...), pipe: w} //nolint:noctx // see above
 	g.cmd.Stdin = r
-	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // not to be interrupted from a terminal
+	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // no SIGINT from a terminal
 	err = g.cmd.Start()
 	_ = r.Close()
 	if err != nil {
@@ -44,18 +43,17 @@ func startGuard(command []string) (*guard, error) {
 	return g, nil
 }
 
-// watch tells what to end: the process group pgid, 0 being nothing. A nil guard
-// does nothing.
+// watch makes pgid the process group to end, 0 for none. A nil guard does nothing.
 func (g *guard) watch(pgid int) {
 	if g == nil {
 		return
 	}
 	if _, err := fmt.Fprintln(g.pipe, pgid); err != nil {
-		glog.Errorf("dnsmasq: nobody would end dnsmasq if the nanny were killed: telling the guard: %v", err)
+		glog.Errorf("nanny: dnsmasq would be orphaned if the nanny were killed: writing to the guard: %v", err)
 	}
 }
 
-// close ends the guard, and with it what it watches.
+// close ends the guard and the group that it watches.
 func (g *guard) close() {
 	if g == nil {
 		return
@@ -64,8 +62,8 @@ func (g *guard) close() {
 	_ = g.cmd.Wait()
 }
 
-// RunGuard is the guard's whole life: it reads numbers of process groups from
-// in, the last one counting, and ends that group once in is at its end.
+// RunGuard is what the guard process does: it reads process group numbers from in,
+// one a line, and at the end of in ends the group of the last line, 0 for none.
 func RunGuard(in io.Reader) error {
 	pgid := 0
 	lines := bufio.NewScanner(in)
@@ -79,7 +77,7 @@ func RunGuard(in io.Reader) error {
 	if pgid == 0 {
 		return lines.Err()
 	}
-	// dnsmasq ends its children itself when it has the time.
+	// Given time, dnsmasq ends its children itself.
 	_ = syscall.Kill(-pgid, syscall.SIGTERM)
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()

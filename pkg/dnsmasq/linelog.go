@@ -12,31 +12,31 @@ import (
 )
 
 const (
-	// maxLine is where longer lines of dnsmasq's are cut in two.
+	// maxLine is where longer lines of dnsmasq are split.
 	maxLine = 4096
-	// keptLines is how many of dnsmasq's last lines an error shows.
+	// keptLines is how many of dnsmasq's last lines go into an error.
 	keptLines = 10
 )
 
-// severity is how much a line of dnsmasq's matters.
+// severity is the level at which a line of dnsmasq is logged.
 type severity int
 
 const (
-	detail  severity = iota // what comes of the nanny's own doing
-	info                    // what dnsmasq says when all is well
-	warning                 // something to look at
-	failure                 // someone should act
+	detail  severity = iota // caused by the nanny's own queries
+	info                    // normal operation
+	warning                 // may need attention
+	failure                 // needs action
 )
 
-// lineLog puts dnsmasq's lines into the log and keeps the last ones.
+// lineLog logs dnsmasq's lines and keeps the last ones.
 type lineLog struct {
-	verbose bool // lines of severity info are shown at any verbosity
+	verbose bool // log lines of severity info at any -v
 
 	mu   sync.Mutex
 	last []string
 }
 
-// copyFrom logs what r has, line by line, until it ends.
+// copyFrom logs the lines of r until its end.
 func (l *lineLog) copyFrom(r io.Reader) {
 	lines := bufio.NewReaderSize(r, maxLine)
 	for {
@@ -46,7 +46,7 @@ func (l *lineLog) copyFrom(r io.Reader) {
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
-				glog.V(2).Infof("dnsmasq: reading dnsmasq's output: %v", err)
+				glog.V(2).Infof("nanny: reading dnsmasq's output: %v", err)
 			}
 			return
 		}
@@ -82,12 +82,12 @@ func (l *lineLog) lastLines() string {
 	return strings.Join(l.last, "\n")
 }
 
-// severityOf guesses how much a line matters: dnsmasq has its messages' levels
-// in syslog alone, on standard error they are missing. The words are those of
-// dnsmasq 2.90. Lines of --log-queries contain names that clients choose, so
-// those are known by how they begin.
+// severityOf guesses a line's severity from its words, those of dnsmasq 2.90:
+// dnsmasq passes the level to syslog, but does not print it on standard error.
+// Lines of --log-queries contain names that clients choose, so they are
+// recognized by how they begin.
 func severityOf(line string) severity {
-	if strings.Contains(line, inForceDomain) {
+	if strings.Contains(line, markerDomain) {
 		return detail
 	}
 	_, text, found := strings.Cut(line, ": ")
@@ -113,8 +113,8 @@ func severityOf(line string) severity {
 	return info
 }
 
-// isQueryLine tells whether a line is of --log-queries, which may come with a
-// number and the client's address in front.
+// isQueryLine reports whether a line is of --log-queries, which may begin with a
+// number and the client's address.
 func isQueryLine(text string) bool {
 	for _, word := range []string{"query[", "forwarded ", "reply ", "cached ", "config ", "special ", "validation ", "auth ", "rpz ", "dnssec-"} {
 		if strings.HasPrefix(text, word) || strings.HasPrefix(text, "/") && strings.Contains(text, " "+word) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -27,8 +28,9 @@ const clientTimeout = 5 * time.Second
 // load asks dnsmasq questions at a steady rate, each for a name that nobody has
 // asked for before, each once: what gets no answer is not asked again.
 type load struct {
-	conn    *net.UDPConn
-	domains []string
+	conn     *net.UDPConn
+	domains  []string
+	patience time.Duration // how long to wait for the last answers
 
 	mu      sync.Mutex
 	sent    int
@@ -97,7 +99,7 @@ func startLoad(t *testing.T, addr string, rate int, domains ...string) (*load, f
 		t.Fatal(err)
 	}
 	droppedBefore := dropped(t, addr) // the client's socket is new
-	l := &load{conn: conn.(*net.UDPConn), domains: domains, waiting: map[uint16]time.Time{}, rcodes: map[string]int{}}
+	l := &load{conn: conn.(*net.UDPConn), domains: domains, patience: clientTimeout, waiting: map[uint16]time.Time{}, rcodes: map[string]int{}}
 	_ = l.conn.SetReadBuffer(1 << 20)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -115,13 +117,17 @@ func startLoad(t *testing.T, addr string, rate int, domains ...string) (*load, f
 		stopped = true
 		cancel()
 		<-sending
-		deadline := time.Now().Add(clientTimeout)
+		deadline := time.Now().Add(l.patience)
 		ticker := time.NewTicker(10 * time.Millisecond)
 		defer ticker.Stop()
+		countDropped := func() int { return dropped(t, addr) - droppedBefore + dropped(t, conn.LocalAddr().String()) }
 		for l.outstanding() > 0 && time.Now().Before(deadline) {
 			<-ticker.C
+			if l.outstanding() <= countDropped() {
+				break // nothing else can come
+			}
 		}
-		l.dropped = dropped(t, addr) - droppedBefore + dropped(t, conn.LocalAddr().String())
+		l.dropped = countDropped()
 		_ = conn.Close()
 		wg.Wait()
 		l.lost += len(l.waiting)
@@ -290,7 +296,8 @@ func idleClients(t *testing.T, addr string, n int) func(name string) int {
 // TestReloadsUnderLoad changes stub domains and upstream nameservers 50 times
 // while 2,000 questions a second are asked.
 func TestReloadsUnderLoad(t *testing.T) {
-	const changes, period = 50, 600 * time.Millisecond
+	t.Parallel()
+	const changes, period, rate = 50, 300 * time.Millisecond, 2000
 	fixed := startUpstream(t, "192.0.2.9")
 	servers := []*upstream{startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")}
 	nt := startNanny(t, []string{"--cache-size=1000", "--no-negcache", "--dns-loop-detect", forwardMax,
@@ -301,7 +308,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 	pid := nt.pid()
 	wrong := judge(t)
 	askIdle := idleClients(t, nt.addr, 5)
-	l, stop := startLoad(t, nt.addr, 2000, "svc.cluster.local", "stub.example", "gone.example", "other.example")
+	l, stop := startLoad(t, nt.addr, rate, "svc.cluster.local", "stub.example", "gone.example", "other.example")
 
 	// Each change moves the stub domain to the other server; every other one
 	// takes a whole domain or one of the two upstreams away.
@@ -332,11 +339,11 @@ func TestReloadsUnderLoad(t *testing.T) {
 	if l.lost > l.dropped || l.rcodes["NOERROR"]+l.lost != l.sent {
 		wrong("lost or failed: %v", l)
 	}
-	if l.sent < 50000 {
-		wrong("only %d questions in %v", l.sent, changes*period)
+	if want := int(rate * changes * period.Seconds() * 5 / 6); l.sent < want {
+		wrong("only %d questions in %v, want %d", l.sent, changes*period, want)
 	}
 	if longest.less() > time.Second {
-		wrong("new servers in force after %v, want 1s at most", longest.less())
+		wrong("new servers active after %v, want 1s at most", longest.less())
 	}
 	if got := askIdle(uniqueName("svc.cluster.local")); got != 5 {
 		wrong("%d of 5 idle TCP clients are still served", got)
@@ -352,12 +359,14 @@ func TestReloadsUnderLoad(t *testing.T) {
 // TestRestarts forces 20 restarts by what SIGHUP cannot change: whether
 // resolv.conf is read, with an operator's own --resolv-file.
 func TestRestarts(t *testing.T) {
+	t.Parallel()
 	const restarts = 20
 	fixed, other := startUpstream(t, "192.0.2.9"), startUpstream(t, "192.0.2.1")
 	own := filepath.Join(openDir(t), "resolv.conf")
 	writeFile(t, own, "nameserver 192.0.2.77\n")
 	nt := startNanny(t, []string{forwardMax, "--server=/cluster.local/" + hashAddr(fixed.addr), "--resolv-file=" + own}, nil)
 	l, stop := startLoad(t, nt.addr, 200, "svc.cluster.local")
+	l.patience = 0 // what is asked while dnsmasq is away is lost
 	var downs []outage
 	wrong := judge(t)
 	for i := range restarts {
@@ -387,13 +396,15 @@ func TestRestarts(t *testing.T) {
 // TestKills kills dnsmasq 20 times under load. Its children for idle TCP
 // clients hold its port.
 func TestKills(t *testing.T) {
+	t.Parallel()
 	const kills = 20
 	fixed := startUpstream(t, "192.0.2.9")
 	nt := startNanny(t, []string{forwardMax, "--server=/cluster.local/" + hashAddr(fixed.addr)}, func(nt *nannyTest) {
 		nt.limits.deaths = kills + 1
-		nt.limits.healthy = 200 * time.Millisecond // so that all 20 fit into a test
+		nt.limits.healthy = 100 * time.Millisecond // so that all 20 fit into a test
 	})
 	l, stop := startLoad(t, nt.addr, 2000, "svc.cluster.local")
+	l.patience = 0 // what is asked while dnsmasq is away is lost
 	var downs []outage
 	wrong := judge(t)
 	for range kills {
@@ -405,7 +416,7 @@ func TestKills(t *testing.T) {
 			t.Fatal(err)
 		}
 		downs = append(downs, outage{nt.backAfter(t, l, at), stalled(t) - before})
-		await(t, 5*time.Second, "dnsmasq has lived for some time", func() bool { return time.Since(at) > 400*time.Millisecond })
+		await(t, 5*time.Second, "dnsmasq has lived for some time", func() bool { return time.Since(at) > 200*time.Millisecond })
 	}
 	stop()
 	reportDowns(t, wrong, l, downs)
@@ -442,12 +453,31 @@ func reportDowns(t *testing.T, wrong func(string, ...any), l *load, downs []outa
 // TestReloadsLeakNothing counts goroutines and descriptors, the nanny's and
 // dnsmasq's, before and after 500 reloads.
 func TestReloadsLeakNothing(t *testing.T) {
-	const reloads = 500
-	nt := startNanny(t, nil, nil)
+	t.Parallel()
+	const reloads, alone = 500, "NANNY_TEST_ALONE"
+	if os.Getenv(alone) == "" {
+		// In a process of its own: other tests have goroutines and descriptors too.
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), alone+"=1", "GORACE=atexit_sleep_ms=0")
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
+			if strings.Contains(string(out), "--- SKIP: "+t.Name()) {
+				t.Skipf("skipped:\n%s", out)
+			}
+			t.Errorf("%v:\n%s", err, out)
+		}
+		return
+	}
+	nt := startNanny(t, nil, func(nt *nannyTest) { nt.limits.resolvConf = 5 * time.Millisecond })
 	success := nt.metrics.reloads.WithLabelValues(resultSuccess)
 	reload := func(i int) {
 		want := valueOf(t, success) + 1
-		nt.write(t, "stubDomains", fmt.Sprintf(`{"stub.example":["192.0.2.%d"]}`, i%200+1))
+		// The directory is read 50 ms after a change, resolv.conf is not.
+		if i%5 == 0 {
+			nt.write(t, "stubDomains", fmt.Sprintf(`{"stub.example":["192.0.2.%d"]}`, i%200+1))
+		} else {
+			writeFile(t, nt.resolv, fmt.Sprintf("nameserver 192.0.2.%d\n", i%200+1))
+		}
 		nt.awaitCount(t, success, want)
 	}
 	reload(0)

@@ -17,8 +17,8 @@ const (
 	lookupTimeout = 5 * time.Second
 	minTTL        = 5 * time.Second
 	maxTTL        = 5 * time.Minute
-	// unknownTTL is used where an answer's TTL cannot be seen: from
-	// /etc/hosts, or over TCP.
+	// unknownTTL is for answers without a visible TTL: from /etc/hosts, or
+	// over TCP.
 	unknownTTL = 30 * time.Second
 )
 
@@ -29,7 +29,7 @@ type resolver struct {
 	clusterDomains []string // lower case, without dots around them
 }
 
-// lookup returns a name's addresses, sorted, and how long they hold.
+// lookup returns a name's addresses, sorted, and their TTL.
 func (r *resolver) lookup(ctx context.Context, host string) ([]netip.Addr, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -46,8 +46,8 @@ func (r *resolver) lookup(ctx context.Context, host string) ([]netip.Addr, time.
 		if err != nil {
 			return nil, err
 		}
-		// The resolver leaves a question that nobody waits for any longer to
-		// its own timeout.
+		// The resolver itself lets a query that is no longer wanted run into
+		// its timeout.
 		context.AfterFunc(ctx, func() { _ = conn.Close() })
 		if udp, ok := conn.(*net.UDPConn); ok {
 			return &ttlConn{UDPConn: udp, ttl: &ttl}, nil
@@ -55,7 +55,7 @@ func (r *resolver) lookup(ctx context.Context, host string) ([]netip.Addr, time.
 		return conn, nil
 	}}
 	if strings.Contains(host, ".") {
-		host += "." // resolv.conf's search list is not for names like these
+		host += "." // not to be completed by resolv.conf's search list
 	}
 	addrs, err := system.LookupNetIP(ctx, "ip", host)
 	if err != nil {
@@ -77,7 +77,7 @@ func (r *resolver) inCluster(host string) bool {
 	return false
 }
 
-// ttlRecorder has the smallest TTL of the answers that have passed.
+// ttlRecorder keeps the smallest TTL of the answers recorded.
 type ttlRecorder struct {
 	mu   sync.Mutex
 	seen bool
@@ -107,8 +107,8 @@ func (t *ttlRecorder) get() time.Duration {
 	return min(max(t.ttl, minTTL), maxTTL)
 }
 
-// ttlConn is a connection of the system's resolver whose answers are looked at:
-// package net tells their addresses, but not their TTLs.
+// ttlConn is a connection of the system's resolver that records the TTLs of
+// answers: package net returns addresses alone.
 type ttlConn struct {
 	*net.UDPConn
 	ttl *ttlRecorder
@@ -125,7 +125,7 @@ func (c *ttlConn) Read(b []byte) (int, error) {
 // names keeps the addresses of the servers' names up to date.
 type names struct {
 	lookup  func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)
-	changed chan struct{} // buffered, one: there are new addresses, or fewer names are pending
+	changed chan struct{} // buffered, one: new addresses, or fewer names pending
 
 	wg      sync.WaitGroup
 	mu      sync.Mutex
@@ -136,15 +136,15 @@ type nameEntry struct {
 	cancel context.CancelFunc
 	looked bool // the first lookup has ended
 	addrs  []netip.Addr
-	failed bool // the last one failed
+	failed bool // the last lookup failed
 }
 
 func newNames(lookup func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)) *names {
 	return &names{lookup: lookup, changed: make(chan struct{}, 1), entries: map[string]*nameEntry{}}
 }
 
-// want makes hosts the names whose addresses are looked up, until ctx is done.
-// What is known of the ones wanted before stays.
+// want makes hosts the names that are looked up, until ctx is done. Addresses of
+// those that were wanted before stay known.
 func (n *names) want(ctx context.Context, hosts []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -165,11 +165,10 @@ func (n *names) want(ctx context.Context, hosts []string) {
 	}
 }
 
-// wait returns once all lookups have ended, which the context given to want or
-// other names bring about.
+// wait returns once all lookups have ended. Cancel the context given to want first.
 func (n *names) wait() { n.wg.Wait() }
 
-// follow looks one name up again and again.
+// follow looks one name up whenever its TTL has passed.
 func (n *names) follow(ctx context.Context, host string, entry *nameEntry) {
 	for {
 		addrs, ttl, err := n.lookup(ctx, host)
@@ -186,18 +185,18 @@ func (n *names) follow(ctx context.Context, host string, entry *nameEntry) {
 	}
 }
 
-// record keeps the addresses that a name had when it does not resolve.
+// record stores the result of a lookup. A failed one keeps the old addresses.
 func (n *names) record(host string, entry *nameEntry, addrs []netip.Addr, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	news := !entry.looked
 	switch {
 	case err != nil && !entry.failed && len(entry.addrs) > 0:
-		glog.Warningf("dnsmasq: server %q does not resolve, its old addresses %v are kept: %v", host, entry.addrs, err)
+		glog.Warningf("nanny: server %q does not resolve, keeping its old addresses %v: %v", host, entry.addrs, err)
 	case err != nil && !entry.failed:
-		glog.Warningf("dnsmasq: server %q does not resolve, it is left out: %v", host, err)
+		glog.Warningf("nanny: server %q does not resolve, leaving it out: %v", host, err)
 	case err == nil && !slices.Equal(addrs, entry.addrs):
-		glog.V(2).Infof("dnsmasq: server %q has addresses %v", host, addrs)
+		glog.V(2).Infof("nanny: server %q has addresses %v", host, addrs)
 		entry.addrs = addrs
 		news = true
 	}
@@ -210,8 +209,8 @@ func (n *names) record(host string, entry *nameEntry, addrs []netip.Addr, err er
 	}
 }
 
-// addrs returns the addresses known of each name, and whether the first lookup
-// of some name has not ended yet.
+// addrs returns the known addresses of each name, and whether the first lookup of
+// any name is still pending.
 func (n *names) addrs() (resolved map[string][]netip.Addr, pending bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -200,6 +200,7 @@ func TestNames(t *testing.T) {
 
 // TestServersByName gives dnsmasq servers by their names.
 func TestServersByName(t *testing.T) {
+	t.Parallel()
 	a, b := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")
 	_, port, _ := net.SplitHostPort(a.addr)
 	kubedns := startZone(t, "ns.default.svc.cluster.local. 30 IN A 127.0.0.1\n")
@@ -218,8 +219,9 @@ func TestServersByName(t *testing.T) {
 }
 
 // TestSlowLookupHoldsNothingUp has a name server that never answers: what needs
-// no lookup is in force all the same.
+// no lookup is active all the same.
 func TestSlowLookupHoldsNothingUp(t *testing.T) {
+	t.Parallel()
 	a := startUpstream(t, "192.0.2.1")
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {

@@ -19,12 +19,12 @@ import (
 
 // The results of a reload.
 const (
-	resultSuccess = "success" // the new servers are in force
-	resultRefused = "refused" // the configuration is invalid, the servers stay
-	resultFailed  = "failed"  // dnsmasq did not take over
+	resultSuccess = "success" // dnsmasq has the new servers
+	resultRefused = "refused" // invalid configuration, the servers stay
+	resultFailed  = "failed"  // dnsmasq did not load them
 )
 
-// metrics are the nanny's own; dnsmasq's are the sidecar's.
+// metrics are those of the nanny; the sidecar exports dnsmasq's.
 type metrics struct {
 	registry *prometheus.Registry
 	reloads  *prometheus.CounterVec
@@ -38,24 +38,24 @@ func newMetrics() (*metrics, error) {
 		registry: prometheus.NewRegistry(),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubedns_nanny_reloads_total",
-			Help: "Changes of dnsmasq's servers: success, refused (invalid, the servers stay) or failed (dnsmasq did not take over).",
+			Help: "Changes of dnsmasq's servers: success, refused (invalid configuration, the servers stay) or failed (dnsmasq did not load them).",
 		}, []string{"result"}),
 		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubedns_nanny_dnsmasq_restarts_total",
-			Help: "Starts of dnsmasq after its first, because it died, was deaf (lived and did not answer) or was asked to restart.",
+			Help: "Restarts of dnsmasq by cause: died, deaf (did not answer and was killed) or asked (restarted by the nanny).",
 		}, []string{"cause"}),
 		lastGood: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "kubedns_nanny_last_good_timestamp_seconds",
-			Help: "When a valid configuration last came into force, in seconds since 1970.",
+			Help: "When a valid configuration was last applied, in seconds since 1970.",
 		}),
 		servers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "kubedns_nanny_server_in_force",
-			Help: "1 for each server that dnsmasq has from the nanny; the domain of upstream servers is empty.",
+			Help: "1 for each server that the nanny has given dnsmasq; domain is empty for upstream servers.",
 		}, []string{"domain", "server"}),
 	}
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "kubedns_build_info",
-		Help: "1, with what the program was built from.",
+		Help: "Always 1; the labels tell what the program was built from.",
 	}, []string{"version", "revision", "goversion"})
 	build.WithLabelValues(version.Version, version.Revision, runtime.Version()).Set(1)
 	for _, result := range []string{resultSuccess, resultRefused, resultFailed} {
@@ -95,7 +95,7 @@ func (m *metrics) serve(ctx context.Context, listener net.Listener) error {
 	case <-ctx.Done():
 	}
 	if err := server.Close(); err != nil {
-		glog.Warningf("dnsmasq: closing the metrics server: %v", err)
+		glog.Warningf("nanny: closing the metrics server: %v", err)
 	}
 	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving metrics: %w", err)

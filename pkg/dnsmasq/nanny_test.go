@@ -71,6 +71,7 @@ func prepareNanny(t *testing.T, args []string, change func(*nannyTest)) *nannyTe
 		Exec: path, Args: append(all, args...), ConfigDir: nt.dir, SyncInterval: 100 * time.Millisecond, Restart: true,
 		StateDir: filepath.Join(folder, "state"), ResolvConfPath: nt.resolv,
 	})
+	nt.limits.resolvConf = 20 * time.Millisecond
 	if change != nil {
 		change(nt)
 	}
@@ -183,8 +184,8 @@ func (nt *nannyTest) awaitCount(t *testing.T, c prometheus.Metric, want float64)
 	await(t, 10*time.Second, fmt.Sprintf("the counter is %v", want), func() bool { return valueOf(t, c) == want })
 }
 
-// serversInForce are dnsmasq's servers as it tells them.
-func (nt *nannyTest) serversInForce(t *testing.T) string {
+// servers are those that dnsmasq has.
+func (nt *nannyTest) servers(t *testing.T) string {
 	t.Helper()
 	stats, err := nt.super.client.Servers(t.Context())
 	if err != nil {
@@ -333,6 +334,7 @@ func stub(addr string) map[string][]string { return map[string][]string{"stub.ex
 // TestServersChangeWithoutRestart goes through all that changes dnsmasq's
 // servers on SIGHUP.
 func TestServersChangeWithoutRestart(t *testing.T) {
+	t.Parallel()
 	a, b := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")
 	nt := startNanny(t, nil, func(nt *nannyTest) {
 		nt.writeJSON(t, "stubDomains", stub(a.addr))
@@ -357,7 +359,7 @@ func TestServersChangeWithoutRestart(t *testing.T) {
 	if got := nt.pid(); got != pid {
 		t.Errorf("dnsmasq is process %d, was %d: it was restarted", got, pid)
 	}
-	// The last good configuration is what is in force.
+	// The last good configuration is the active one.
 	cfg, err := nt.state.loadLastGood()
 	want := &config.Config{}
 	if data, warnings, parseErr := config.Parse(map[string]string{
@@ -376,6 +378,7 @@ func TestServersChangeWithoutRestart(t *testing.T) {
 // TestResolvConf follows resolv.conf as long as the configuration names no
 // upstreams.
 func TestResolvConf(t *testing.T) {
+	t.Parallel()
 	a := startUpstream(t, "192.0.2.1")
 	nt := startNanny(t, nil, func(nt *nannyTest) { writeFile(t, nt.resolv, "nameserver 192.0.2.7\nnameserver 2001:db8::7\n") })
 	steps := []struct {
@@ -393,7 +396,7 @@ func TestResolvConf(t *testing.T) {
 		got := ""
 		ticker := time.NewTicker(10 * time.Millisecond)
 		for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); <-ticker.C {
-			if got = nt.serversInForce(t); got == step.want {
+			if got = nt.servers(t); got == step.want {
 				break
 			}
 		}
@@ -408,7 +411,7 @@ func TestResolvConf(t *testing.T) {
 	nt.awaitLookup(t, "stub.example", "192.0.2.1")
 	nt.write(t, "stubDomains", "")
 	await(t, 5*time.Second, "the stub domain is gone", func() bool { return nt.lookup(t, "stub.example") != "192.0.2.1" })
-	if got := nt.serversInForce(t); got != "192.0.2.8:53" {
+	if got := nt.servers(t); got != "192.0.2.8:53" {
 		t.Errorf("with an empty resolv.conf dnsmasq has %q", got)
 	}
 	if got := valueOf(t, nt.metrics.restarts.WithLabelValues("asked")); got != 0 {
@@ -456,7 +459,6 @@ func TestRestartsWhereSIGHUPCannot(t *testing.T) {
 			for _, arg := range test.args {
 				nt.opts.Args = append(nt.opts.Args, strings.ReplaceAll(arg, "FOLDER", folder))
 			}
-			nt.args = parseArguments(nt.opts.Args, os.ReadFile)
 			test.set(t, nt)
 			if strings.Contains(test.name, "servers file") {
 				nt.write(t, "upstreamNameservers", "")
@@ -486,6 +488,7 @@ func TestRestartsWhereSIGHUPCannot(t *testing.T) {
 // TestInvalidAtStart starts with a configuration that is invalid: the last good
 // one, kept by a nanny before, else the default.
 func TestInvalidAtStart(t *testing.T) {
+	t.Parallel()
 	a := startUpstream(t, "192.0.2.1")
 	var stateDir string
 	nt := startNanny(t, nil, func(nt *nannyTest) {
@@ -508,7 +511,7 @@ func TestInvalidAtStart(t *testing.T) {
 	})
 	t.Run("default", func(t *testing.T) {
 		nt := startNanny(t, nil, func(nt *nannyTest) { nt.write(t, "stubDomains", "{") })
-		if got := nt.serversInForce(t); got != "192.0.2.53:53" {
+		if got := nt.servers(t); got != "192.0.2.53:53" {
 			t.Errorf("servers %v, want resolv.conf's", got)
 		}
 	})
@@ -516,6 +519,7 @@ func TestInvalidAtStart(t *testing.T) {
 
 // TestRestartDnsmasqFalse ignores changes, but not the first configuration.
 func TestRestartDnsmasqFalse(t *testing.T) {
+	t.Parallel()
 	a, b := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")
 	nt := startNanny(t, nil, func(nt *nannyTest) {
 		nt.opts.Restart = false
@@ -533,8 +537,9 @@ func TestRestartDnsmasqFalse(t *testing.T) {
 }
 
 // TestOwnDomainAsStubDomain: a stub domain that dnsmasq's own arguments have too
-// leaves nothing behind when it goes. Its names are nobody's business upstream.
+// leaves nothing behind when it goes. Its names are not asked upstream.
 func TestOwnDomainAsStubDomain(t *testing.T) {
+	t.Parallel()
 	upstream, fixed, other := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2"), startUpstream(t, "192.0.2.3")
 	nt := startNanny(t, []string{"--server=/cluster.local/" + hashAddr(fixed.addr)}, func(nt *nannyTest) {
 		nt.writeJSON(t, "upstreamNameservers", []string{upstream.addr})
@@ -557,6 +562,7 @@ func TestOwnDomainAsStubDomain(t *testing.T) {
 // TestPassingErrors: what the machine cannot do now is done later, without
 // another change of the configuration.
 func TestPassingErrors(t *testing.T) {
+	t.Parallel()
 	a, b := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")
 	nt := startNanny(t, nil, func(nt *nannyTest) { nt.writeJSON(t, "stubDomains", stub(a.addr)) })
 	nt.awaitLookup(t, "stub.example", "192.0.2.1")
@@ -581,7 +587,7 @@ func TestPassingErrors(t *testing.T) {
 	writeFile(t, nt.resolv, "nameserver 192.0.2.8\n")
 	nt.awaitCount(t, nt.metrics.reloads.WithLabelValues(resultRefused), 2)
 	rename(aside, nt.state.path)
-	await(t, 5*time.Second, "the new nameserver is in force", func() bool { return strings.Contains(nt.serversInForce(t), "192.0.2.8:53") })
+	await(t, 5*time.Second, "the new nameserver is active", func() bool { return strings.Contains(nt.servers(t), "192.0.2.8:53") })
 }
 
 // TestRunEndsEarly: what was prepared is taken back.
@@ -601,17 +607,9 @@ func TestRunEndsEarly(t *testing.T) {
 	}
 }
 
-// TestOwnArgumentsInvalid is an error at start, with dnsmasq's words.
-func TestOwnArgumentsInvalid(t *testing.T) {
-	nt := prepareNanny(t, []string{"--cache-size=many"}, nil)
-	err := nt.Run(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "dnsmasq's own arguments: dnsmasq refuses them: bad command line options") {
-		t.Errorf("Run: %v", err)
-	}
-}
-
-// TestMetrics reads them over HTTP.
+// TestMetricsAddr reads the metrics over HTTP.
 func TestMetricsAddr(t *testing.T) {
+	t.Parallel()
 	addr := freeport.Addr(t)
 	a := startUpstream(t, "192.0.2.1")
 	nt := startNanny(t, nil, func(nt *nannyTest) {
@@ -642,6 +640,7 @@ func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 // TestServersFileUnreadable has dnsmasq become a user who cannot read the
 // servers file: its servers become arguments.
 func TestServersFileUnreadable(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root's dnsmasq can become another user")
 	}
@@ -664,6 +663,7 @@ func TestServersFileUnreadable(t *testing.T) {
 // TestHUPWithoutEffect has a dnsmasq that does not react: it is restarted to
 // have its new servers.
 func TestHUPWithoutEffect(t *testing.T) {
+	t.Parallel()
 	a := startUpstream(t, "192.0.2.1")
 	nt := startNanny(t, nil, func(nt *nannyTest) {
 		nt.limits.takeover, nt.limits.grace = time.Second, 100*time.Millisecond

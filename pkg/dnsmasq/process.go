@@ -23,7 +23,7 @@ type process struct {
 	cmd   *exec.Cmd
 	done  chan struct{} // closed when dnsmasq and its group are gone and its output is read
 	err   error         // how it ended; to be read after done
-	ready atomic.Bool   // it has answered, so that signals do not kill it
+	ready atomic.Bool   // it has answered, so SIGHUP and SIGUSR1 no longer kill it
 }
 
 // startProcess starts dnsmasq. Its output goes to output line by line.
@@ -32,9 +32,9 @@ func startProcess(path string, args []string, output *lineLog) (*process, error)
 	if err != nil {
 		return nil, err
 	}
-	// stop ends it, by degrees; a context would kill it alone of its group.
+	// stop ends its whole group; a context would kill this process alone.
 	p := &process{cmd: exec.Command(path, args...), done: make(chan struct{})} //nolint:noctx // see above
-	// A file, not a writer: Wait shall not wait for children that also hold it.
+	// A file, not a writer: Wait must not wait for children that also hold it.
 	p.cmd.Stdout, p.cmd.Stderr = w, w
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	started := make(chan error)
@@ -60,7 +60,7 @@ func startProcess(path string, args []string, output *lineLog) (*process, error)
 		select {
 		case <-read:
 		case <-time.After(time.Second):
-			// Somebody outside of the group has its standard error.
+			// A process outside the group holds its standard error.
 		}
 		_ = r.Close()
 		<-read
@@ -72,8 +72,8 @@ func startProcess(path string, args []string, output *lineLog) (*process, error)
 	return p, nil
 }
 
-// exitError says in words how dnsmasq ended. It is never nil: status 0 is no
-// better than another, as nobody answers any longer.
+// exitError describes how dnsmasq ended. It is never nil: with status 0, too,
+// dnsmasq answers no more.
 func exitError(err error) error {
 	if err == nil {
 		return errors.New("it exited with status 0")
@@ -93,7 +93,7 @@ func exitError(err error) error {
 	return fmt.Errorf("it exited with status %d", exit.ExitCode())
 }
 
-// signal sends sig to dnsmasq alone. A process that is gone is no error.
+// signal sends sig to dnsmasq, not to its children. That it has ended is no error.
 func (p *process) signal(sig syscall.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("sending %v to dnsmasq: %w", sig, err)
@@ -101,18 +101,18 @@ func (p *process) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// kill ends dnsmasq and its children at once, without waiting for that.
+// kill sends SIGKILL to dnsmasq and its children, and does not wait.
 func (p *process) kill() {
 	if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-		glog.Errorf("dnsmasq: killing dnsmasq: %v", err)
+		glog.Errorf("nanny: killing dnsmasq: %v", err)
 	}
 }
 
-// stop asks dnsmasq to end, kills it after grace or when now is closed, and
-// returns once it is gone.
+// stop sends SIGTERM, then SIGKILL after grace or when now is closed, and returns
+// once dnsmasq is gone.
 func (p *process) stop(grace time.Duration, now <-chan struct{}) {
 	if err := p.signal(syscall.SIGTERM); err != nil {
-		glog.Errorf("dnsmasq: %v", err)
+		glog.Errorf("nanny: %v", err)
 	}
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
@@ -120,16 +120,16 @@ func (p *process) stop(grace time.Duration, now <-chan struct{}) {
 	case <-p.done:
 		return
 	case <-timer.C:
-		glog.Warningf("dnsmasq: dnsmasq does not end %v after SIGTERM, killing it", grace)
+		glog.Warningf("nanny: dnsmasq still runs %v after SIGTERM, killing it", grace)
 	case <-now:
 	}
 	p.kill()
 	<-p.done
 }
 
-// endGroup kills what is left of a process group, and returns once there is
-// nothing: dnsmasq's children for TCP clients also hold its listening sockets,
-// so that a next dnsmasq could not bind.
+// endGroup kills what is left of a process group and returns once it is empty.
+// dnsmasq's children for TCP clients hold its listening sockets: with one of them
+// left, the next dnsmasq cannot bind.
 func endGroup(pgid int) {
 	ctx, cancel := context.WithTimeout(context.Background(), killGrace)
 	defer cancel()
@@ -147,13 +147,13 @@ func endGroup(pgid int) {
 			return
 		}
 		if err != nil {
-			glog.Errorf("dnsmasq: killing dnsmasq's children: %v", err)
+			glog.Errorf("nanny: killing dnsmasq's children: %v", err)
 			return
 		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			glog.Errorf("dnsmasq: children of dnsmasq do not end %v after they were killed", killGrace)
+			glog.Errorf("nanny: children of dnsmasq still run %v after SIGKILL", killGrace)
 			return
 		}
 	}

@@ -2,63 +2,43 @@ package dnsmasq
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/golang/glog"
+
+	"kubedns/pkg/resolvconf"
 )
-
-// defaultResolvConf is resolv.conf(5).
-const defaultResolvConf = "/etc/resolv.conf"
-
-// resolvPeriod is how often resolv.conf is looked at, which is as often as
-// dnsmasq would without inotify.
-const resolvPeriod = time.Second
-
-// parseResolvConf returns the nameservers of a resolv.conf(5), in its order,
-// without those that are no addresses.
-func parseResolvConf(text []byte) []netip.AddrPort {
-	var nameservers []netip.AddrPort
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 || fields[0] != "nameserver" {
-			continue
-		}
-		if addr, err := netip.ParseAddr(fields[1]); err == nil && !addr.IsUnspecified() && !addr.IsMulticast() {
-			nameservers = append(nameservers, netip.AddrPortFrom(addr.Unmap(), 53))
-		}
-	}
-	return nameservers
-}
 
 // resolvConf follows a resolv.conf.
 type resolvConf struct {
 	path   string
 	period time.Duration
-	text   []byte
-	last   []netip.AddrPort
+	text   []byte           // of last; nil when it has to be read again
+	last   []netip.AddrPort // nameservers that count
 	warned bool
 }
 
-// read returns the nameservers that count. A file that cannot be read or has
-// none leaves those that were: somebody may be about to write it, as dnsmasq
-// also thinks.
+// read returns the nameservers that count. It keeps the last ones when the file
+// cannot be read or has none, as dnsmasq does: it may be about to be written.
 func (r *resolvConf) read() []netip.AddrPort {
 	text, err := os.ReadFile(r.path)
 	if err == nil && r.text != nil && bytes.Equal(text, r.text) {
 		return r.last
 	}
-	all := parseResolvConf(text)
+	all, parseErr := parseNameservers(text)
+	err = cmp.Or(err, parseErr)
 	nameservers := slices.DeleteFunc(slices.Clone(all), hasUnknownZone)
 	if err != nil || len(nameservers) == 0 {
 		if !r.warned {
 			r.warned = true
-			glog.Warningf("dnsmasq: %s has no nameservers (%v), those known before are kept: %v", r.path, err, r.last)
+			glog.Warningf("nanny: keeping the previous nameservers %v: %v", r.last, cmp.Or(err, fmt.Errorf("%s has none", r.path)))
 		}
 		return r.last
 	}
@@ -66,7 +46,7 @@ func (r *resolvConf) read() []netip.AddrPort {
 	if len(nameservers) < len(all) {
 		// The interface may come, so that the same text has to be read again.
 		if !slices.Equal(nameservers, r.last) {
-			glog.Warningf("dnsmasq: %s has nameservers %v, of which those at interfaces that are not there are left out", r.path, all)
+			glog.Warningf("nanny: %s has nameservers %v, ignoring those on unknown interfaces", r.path, all)
 		}
 		r.text, r.last = nil, nameservers
 		return nameservers
@@ -75,8 +55,16 @@ func (r *resolvConf) read() []netip.AddrPort {
 	return nameservers
 }
 
-// hasUnknownZone tells whether a link-local address names an interface that is
-// not there, which dnsmasq takes for a bad command line.
+// parseNameservers returns the nameservers that can be asked, in the file's order.
+func parseNameservers(text []byte) ([]netip.AddrPort, error) {
+	nameservers, _, err := resolvconf.Parse(bytes.NewReader(text))
+	return slices.DeleteFunc(nameservers, func(a netip.AddrPort) bool {
+		return a.Addr().IsUnspecified() || a.Addr().IsMulticast()
+	}), err
+}
+
+// hasUnknownZone reports whether a link-local address names an interface that
+// does not exist, which dnsmasq takes for a bad command line.
 func hasUnknownZone(addr netip.AddrPort) bool {
 	zone := addr.Addr().Zone()
 	if zone == "" {
@@ -86,8 +74,8 @@ func hasUnknownZone(addr netip.AddrPort) bool {
 	return err != nil
 }
 
-// Run reports the nameservers each time that they change, until ctx is done.
-// read must not be called meanwhile.
+// Run reports the nameservers whenever they change, until ctx is done. read must
+// not be called meanwhile.
 func (r *resolvConf) Run(ctx context.Context, report func([]netip.AddrPort)) error {
 	ticker := time.NewTicker(r.period)
 	defer ticker.Stop()

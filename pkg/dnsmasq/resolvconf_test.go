@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestParseResolvConf(t *testing.T) {
+func TestParseNameservers(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"empty", "", "[]"},
 		{"usual", "# nameserver 192.0.2.9\nsearch example.org\nnameserver 192.0.2.1\nnameserver\t2001:db8::1 \noptions ndots:5\n", "[192.0.2.1:53 [2001:db8::1]:53]"},
@@ -17,8 +17,9 @@ func TestParseResolvConf(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := fmt.Sprint(parseResolvConf([]byte(test.text))); got != test.want {
-				t.Errorf("parseResolvConf = %s, want %s", got, test.want)
+			got, err := parseNameservers([]byte(test.text))
+			if fmt.Sprint(got) != test.want || err != nil {
+				t.Errorf("parseNameservers = %v, %v, want %s", got, err, test.want)
 			}
 		})
 	}

@@ -33,14 +33,14 @@ func TestDesiredServers(t *testing.T) {
 			name:      "default",
 			want:      "192.0.2.53#53",
 			upstreams: nameservers,
-			warnings:  []string{"nameserver 127.0.0.1:53 is dnsmasq's own address, it is left out"},
+			warnings:  []string{"ignoring nameserver 127.0.0.1:53: it is dnsmasq's own address"},
 		},
 		{
 			name:      "upstreams in place of resolv.conf, in their order, each once",
 			data:      map[string]string{"upstreamNameservers": `["192.0.2.9","192.0.2.1:5353","192.0.2.9:53","2001:db8::1","127.0.0.1"]`},
 			want:      "192.0.2.9#53 192.0.2.1#5353 2001:db8::1#53",
 			upstreams: nameservers,
-			warnings:  []string{"upstream nameserver 127.0.0.1:53 is dnsmasq's own address, it is left out"},
+			warnings:  []string{"ignoring upstream nameserver 127.0.0.1:53: it is dnsmasq's own address"},
 		},
 		{
 			name: "stub domains sorted, their servers not",
@@ -59,15 +59,15 @@ func TestDesiredServers(t *testing.T) {
 			want:  "/a.example/192.0.2.1#53",
 			hosts: "blocked.example.org",
 			warnings: []string{
-				`stub domain "a.example": server "blocked.example.org" has the address 0.0.0.0, where nobody can be asked, it is left out`,
-				`stub domain "a.example": server "blocked.example.org" has the address ff02::1, where nobody can be asked, it is left out`,
+				`stub domain "a.example": server "blocked.example.org": ignoring its address 0.0.0.0, which cannot be queried`,
+				`stub domain "a.example": server "blocked.example.org": ignoring its address ff02::1, which cannot be queried`,
 			},
 		},
 		{
 			name:     "no server is left",
 			data:     map[string]string{"stubDomains": `{"a.example":["unknown.example.org"]}`},
 			hosts:    "unknown.example.org",
-			warnings: []string{`stub domain "a.example" has no server that can be used, its names are asked upstream`},
+			warnings: []string{`stub domain "a.example" has no usable server: its names go to the upstream nameservers`},
 		},
 	}
 	for _, test := range tests {
@@ -103,13 +103,13 @@ func TestValidateServers(t *testing.T) {
 	}{
 		{"port 0", domainServer{"a.example", netip.MustParseAddrPort("192.0.2.1:0")}, "server /a.example/192.0.2.1#0: port 0"},
 		{"no address", domainServer{"a.example", netip.AddrPort{}}, `server for "a.example" has no address`},
-		{"unspecified", domainServer{"", netip.MustParseAddrPort("0.0.0.0:53")}, "nobody can be asked at 0.0.0.0"},
-		{"multicast", domainServer{"", netip.MustParseAddrPort("[ff02::1]:53")}, "nobody can be asked at ff02::1"},
-		{"line break", domainServer{"a\nserver=192.0.2.9", addr}, "is no domain"},
-		{"slash", domainServer{"a/b", addr}, "is no domain"},
-		{"wildcard", domainServer{"*a.example", addr}, "is no domain"},
+		{"unspecified", domainServer{"", netip.MustParseAddrPort("0.0.0.0:53")}, "0.0.0.0 cannot be queried"},
+		{"multicast", domainServer{"", netip.MustParseAddrPort("[ff02::1]:53")}, "ff02::1 cannot be queried"},
+		{"line break", domainServer{"a\nserver=192.0.2.9", addr}, "is not a domain"},
+		{"slash", domainServer{"a/b", addr}, "is not a domain"},
+		{"wildcard", domainServer{"*a.example", addr}, "is not a domain"},
 		{"zone", domainServer{"", netip.MustParseAddrPort("[fe80::1%a\nb]:53")}, "zone"},
-		{"too long", domainServer{strings.Repeat("a.", 127) + "aa", addr}, "is no domain"},
+		{"too long", domainServer{strings.Repeat("a.", 127) + "aa", addr}, "is not a domain"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -135,12 +135,12 @@ func TestServersText(t *testing.T) {
 	if again, same := serversText(servers(t, "192.0.2.1 /a.example/2001:db8::1#5353")); again != text || same != name {
 		t.Error("the same servers have another text")
 	}
-	if _, other := serversText(servers(t, "/a.example/192.0.2.1 2001:db8::1#5353")); other == name || !strings.HasSuffix(other, "."+inForceDomain) {
+	if _, other := serversText(servers(t, "/a.example/192.0.2.1 2001:db8::1#5353")); other == name || !strings.HasSuffix(other, "."+markerDomain) {
 		t.Errorf("other servers have the name %q", other)
 	}
 }
 
-func TestPad(t *testing.T) {
+func TestKeepEntryCount(t *testing.T) {
 	tests := []struct{ name, next, previous, fixed, local, want string }{
 		{name: "nothing", want: ""},
 		{name: "more than before", next: "192.0.2.1 192.0.2.2", previous: "192.0.2.1", want: "192.0.2.1#53 192.0.2.2#53"},
@@ -180,7 +180,7 @@ func TestPad(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			next := servers(t, test.next)
-			got := pad(next, servers(t, test.previous), servers(t, test.fixed), strings.Fields(test.local))
+			got := keepEntryCount(next, servers(t, test.previous), servers(t, test.fixed), strings.Fields(test.local))
 			if texts(got) != test.want {
 				t.Errorf("got  %s\nwant %s", texts(got), test.want)
 			}
@@ -191,10 +191,10 @@ func TestPad(t *testing.T) {
 	}
 	t.Run("bounded", func(t *testing.T) {
 		var previous []domainServer
-		for i := range maxPadding + 1 {
+		for i := range maxRepeated + 1 {
 			previous = append(previous, server(t, fmt.Sprintf("/d%d.example/192.0.2.7", i)))
 		}
-		if got := pad(servers(t, "192.0.2.1"), previous, nil, nil); texts(got) != "192.0.2.1#53" {
+		if got := keepEntryCount(servers(t, "192.0.2.1"), previous, nil, nil); texts(got) != "192.0.2.1#53" {
 			t.Errorf("%d entries", len(got))
 		}
 	})

@@ -15,20 +15,20 @@ import (
 	"kubedns/pkg/dns/config"
 )
 
-// defaultStateDir is where the servers file is when no flag says otherwise.
+// defaultStateDir is the default of -stateDir.
 const defaultStateDir = "/run/dnsmasq-nanny"
 
 // stateDir is the folder with the servers file and the last good configuration.
-// One nanny has it at a time.
+// One nanny at a time holds its lock.
 type stateDir struct {
 	path      string
 	lock      *os.File
-	temporary bool // nobody else knows it
+	temporary bool // removed by close
 }
 
-// openStateDir opens the folder path, which is made if it is not there. Where
-// that cannot be used it takes a new one among the temporary files; the error
-// is that there is no folder to write to at all.
+// openStateDir opens the folder path, and makes it if it does not exist. If it
+// cannot be used, it makes a temporary folder. The error is that neither can be
+// written to.
 func openStateDir(path string) (*stateDir, error) {
 	s, err := lockDir(path)
 	if err == nil {
@@ -38,7 +38,7 @@ func openStateDir(path string) (*stateDir, error) {
 	if tempErr != nil {
 		return nil, errors.Join(err, tempErr)
 	}
-	glog.Infof("dnsmasq: using %s, as %v", temp, err)
+	glog.Infof("nanny: using the temporary folder %s: %v", temp, err)
 	if s, tempErr = lockDir(temp); tempErr != nil {
 		_ = os.RemoveAll(temp)
 		return nil, errors.Join(err, tempErr)
@@ -58,8 +58,7 @@ func lockDir(path string) (*stateDir, error) {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return nil, err
 	}
-	// dnsmasq splits neither paths nor lines at blanks, but a line break or a #
-	// in a path is not what anybody means.
+	// A path with a line break is certainly a mistake.
 	if strings.ContainsAny(path, "\n\r") {
 		return nil, fmt.Errorf("%q has a line break", path)
 	}
@@ -69,10 +68,10 @@ func lockDir(path string) (*stateDir, error) {
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = lock.Close()
-		return nil, fmt.Errorf("%s is another nanny's: %w", path, err)
+		return nil, fmt.Errorf("%s is in use by another nanny: %w", path, err)
 	}
 	s := &stateDir{path: path, lock: lock}
-	// Only a file that can be replaced is of use, not one that can be opened.
+	// Writing to a file is not enough: it must be possible to replace it.
 	probe := filepath.Join(path, "probe")
 	if err := replaceFile(probe, nil); err != nil {
 		s.close()
@@ -86,7 +85,7 @@ func lockDir(path string) (*stateDir, error) {
 	return s, nil
 }
 
-// close gives the folder free, and removes it when it was temporary.
+// close releases the folder, and removes it if it is temporary.
 func (s *stateDir) close() {
 	if s.temporary {
 		_ = os.RemoveAll(s.path)
@@ -101,7 +100,7 @@ func (s *stateDir) writeServers(text string) error {
 	return replaceFile(s.serversFile(), []byte(text))
 }
 
-// saveLastGood keeps cfg as a ConfigMap's data, in JSON.
+// saveLastGood saves cfg as a ConfigMap's data, in JSON.
 func (s *stateDir) saveLastGood(cfg *config.Config) error {
 	text, err := json.Marshal(cfg.Data())
 	if err != nil {
@@ -110,8 +109,7 @@ func (s *stateDir) saveLastGood(cfg *config.Config) error {
 	return replaceFile(s.lastGoodFile(), append(text, '\n'))
 }
 
-// loadLastGood returns what saveLastGood kept. The error is os.ErrNotExist when
-// it never did.
+// loadLastGood returns what saveLastGood saved, or an fs.ErrNotExist.
 func (s *stateDir) loadLastGood() (*config.Config, error) {
 	text, err := os.ReadFile(s.lastGoodFile())
 	if err != nil {
@@ -128,14 +126,14 @@ func (s *stateDir) loadLastGood() (*config.Config, error) {
 	return cfg, nil
 }
 
-// replaceFile writes a file aside and renames it, so that a reader has the one
-// before or this one, whole. Everybody may read it.
+// replaceFile replaces a file in one step: a reader sees all of the old one or all
+// of the new one. All users may read it.
 func replaceFile(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-")
 	if err != nil {
 		var pathErr *fs.PathError
 		if errors.As(err, &pathErr) {
-			err = pathErr.Err // its path is another one each time
+			err = pathErr.Err // without its path, which differs each time
 		}
 		return fmt.Errorf("writing %s: %w", path, err)
 	}

@@ -17,18 +17,19 @@ import (
 
 // limits are the times and numbers of supervision.
 type limits struct {
-	deaths       int           // after so many deaths
-	window       time.Duration // in so long the nanny gives up
-	healthy      time.Duration // a dnsmasq that lived this long is started again at once
-	pause        time.Duration // the first pause before starting again, doubled from then on
-	maxPause     time.Duration // up to this
-	start        time.Duration // how long a dnsmasq may take until its first answer
-	probeTimeout time.Duration // of one question whether dnsmasq is alive
-	probePeriod  time.Duration // between two of them
+	deaths       int           // the nanny gives up after this many deaths
+	window       time.Duration // within this time
+	healthy      time.Duration // a dnsmasq that lived this long is restarted at once
+	pause        time.Duration // first pause before a restart, doubled each time
+	maxPause     time.Duration // longest pause
+	start        time.Duration // from start to first answer, at most
+	probeTimeout time.Duration // for the answer to one probe
+	probePeriod  time.Duration // between two probes
+	probes       int           // dnsmasq counts as dead after this many probes without an answer in a row
 	grace        time.Duration // between SIGTERM and SIGKILL
-	hup          time.Duration // how long dnsmasq may go on answering with its old servers
-	takeover     time.Duration // how long it may take until it answers with the new ones
-	probes       int           // so many without an answer in a row, and it counts as dead
+	hup          time.Duration // how long dnsmasq may answer with its old servers after SIGHUP
+	takeover     time.Duration // how long it may take to answer with the new ones
+	resolvConf   time.Duration // polling interval for resolv.conf
 }
 
 func defaultLimits() limits {
@@ -37,6 +38,7 @@ func defaultLimits() limits {
 		pause: 100 * time.Millisecond, maxPause: 5 * time.Second,
 		start: 6 * time.Second, probeTimeout: 2 * time.Second, probePeriod: 2 * time.Second, probes: 3,
 		grace: killGrace, hup: 2 * time.Second, takeover: 10 * time.Second,
+		resolvConf: time.Second, // dnsmasq's own where there is no inotify
 	}
 }
 
@@ -45,8 +47,8 @@ func (l limits) nextPause(pause time.Duration) time.Duration {
 	return min(max(2*pause, l.pause), l.maxPause)
 }
 
-// errDeaf is why a dnsmasq that lives counts as dead.
-var errDeaf = errors.New("it did not answer")
+// errDeaf is the error of a dnsmasq that runs and does not answer.
+var errDeaf = errors.New("no answer")
 
 // supervisor keeps one dnsmasq running.
 type supervisor struct {
@@ -65,29 +67,29 @@ type supervisor struct {
 	heard   bool     // dnsmasq has ever answered
 }
 
-// setArgs sets the arguments that dnsmasq is started with from now on.
+// setArgs sets the arguments for the next start of dnsmasq.
 func (s *supervisor) setArgs(args []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.args = slices.Clone(args)
 }
 
-// arguments are those that setArgs got last.
+// arguments returns what setArgs got last.
 func (s *supervisor) arguments() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.args)
 }
 
-// restart has dnsmasq stopped and started again. It does not wait for that.
+// restart asks for dnsmasq to be stopped and started again, and does not wait.
 func (s *supervisor) restart() {
 	select {
 	case s.again <- struct{}{}:
-	default: // it will be
+	default: // asked already
 	}
 }
 
-// running returns the dnsmasq that can be sent signals, or nil.
+// running returns the dnsmasq that is ready for signals, or nil.
 func (s *supervisor) running() *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,14 +99,31 @@ func (s *supervisor) running() *process {
 	return s.current
 }
 
-// wasHeard tells whether dnsmasq has ever answered a question of the nanny's.
+// wasHeard reports whether any dnsmasq has ever answered the nanny.
 func (s *supervisor) wasHeard() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.heard
 }
 
-// signal sends sig to dnsmasq, if one is running that does not die of it.
+// logStatistics sends dnsmasq SIGUSR1, on which it logs its statistics, once a
+// period until ctx is done.
+func (s *supervisor) logStatistics(ctx context.Context, period time.Duration) error {
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			if err := s.signal(syscall.SIGUSR1); err != nil {
+				glog.Errorf("nanny: %v", err)
+			}
+		}
+	}
+}
+
+// signal sends sig to dnsmasq, if one is ready for it.
 func (s *supervisor) signal(sig syscall.Signal) error {
 	if p := s.running(); p != nil {
 		return p.signal(sig)
@@ -112,8 +131,8 @@ func (s *supervisor) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// Run starts dnsmasq and starts it again whenever it ends, until ctx is done:
-// then it stops dnsmasq and returns nil. The error is that dnsmasq keeps dying.
+// Run starts dnsmasq, and restarts it whenever it ends. When ctx is done it stops
+// dnsmasq and returns nil. The error is that dnsmasq keeps dying.
 func (s *supervisor) Run(ctx context.Context) error {
 	var deaths []time.Time
 	pause := time.Duration(0)
@@ -137,13 +156,13 @@ func (s *supervisor) Run(ctx context.Context) error {
 		deaths = append(deaths, now)
 		deaths = slices.DeleteFunc(deaths, func(t time.Time) bool { return now.Sub(t) > s.limits.window })
 		if len(deaths) >= s.limits.deaths {
-			return fmt.Errorf("dnsmasq died %d times in %v, the last time because %w; its last lines:\n%s",
+			return fmt.Errorf("dnsmasq died %d times in %v, the last time: %w; its last lines:\n%s",
 				len(deaths), s.limits.window, cause, s.output.lastLines())
 		}
 		if now.Sub(began) >= s.limits.healthy {
 			pause = 0
 		}
-		glog.Errorf("dnsmasq: dnsmasq died: %v; starting it again in %v", cause, pause)
+		glog.Errorf("nanny: dnsmasq died: %v; restarting it in %v", cause, pause)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -153,17 +172,17 @@ func (s *supervisor) Run(ctx context.Context) error {
 	}
 }
 
-// runOnce starts one dnsmasq and returns once it is gone. It returns nil when
-// it was stopped on purpose, be it to start it again or because ctx is done.
+// runOnce starts one dnsmasq and returns once it is gone: nil when it was stopped
+// on purpose, for a restart or because ctx is done.
 func (s *supervisor) runOnce(ctx context.Context) error {
 	select {
-	case <-s.again: // was meant for the one before
+	case <-s.again: // for the previous one
 	default:
 	}
 	s.mu.Lock()
 	args := s.args
 	s.mu.Unlock()
-	glog.V(2).Infof("dnsmasq: starting %s %q", s.path, args)
+	glog.V(2).Infof("nanny: starting %s %q", s.path, args)
 	began := time.Now()
 	p, err := startProcess(s.path, args, s.output)
 	if err != nil {
@@ -188,7 +207,7 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 	case <-p.done:
 		return cmp.Or(<-watched, p.err)
 	case <-s.again:
-		glog.Infof("dnsmasq: stopping dnsmasq to start it with new arguments")
+		glog.Infof("nanny: restarting dnsmasq with new arguments")
 		p.ready.Store(false)
 		p.stop(s.limits.grace, s.abort)
 		return nil
@@ -205,9 +224,9 @@ func (s *supervisor) setCurrent(p *process) {
 	s.current = p
 }
 
-// watch waits for the first answer of p and then sees whether it goes on
-// answering, until ctx is done or p has ended. When it does not answer it kills
-// p and returns errDeaf; else it returns nil.
+// watch waits for the first answer of p and then probes it, until ctx is done or
+// p has ended. When p stops answering, watch kills it and returns errDeaf; else
+// it returns nil.
 func (s *supervisor) watch(ctx context.Context, p *process, began time.Time) error {
 	if s.client == nil {
 		p.ready.Store(waitAtMost(ctx, p.done, time.Second))
@@ -219,9 +238,8 @@ func (s *supervisor) watch(ctx context.Context, p *process, began time.Time) err
 			if s.wasHeard() {
 				return s.killDeaf(p, fmt.Errorf("%w within %v of its start", errDeaf, s.limits.start))
 			}
-			// The address is a guess from the arguments. That nobody answers
-			// there may be the guess's fault.
-			glog.Warningf("dnsmasq: dnsmasq has never answered at %s, so nobody sees whether it does", s.client.Addr)
+			// The address is a guess from the arguments, and may be wrong.
+			glog.Warningf("nanny: no answer from dnsmasq at %s yet; liveness checks are off", s.client.Addr)
 			p.ready.Store(true)
 			break
 		}
@@ -233,7 +251,7 @@ func (s *supervisor) watch(ctx context.Context, p *process, began time.Time) err
 		s.mu.Lock()
 		s.heard = true
 		s.mu.Unlock()
-		glog.Infof("dnsmasq: dnsmasq, process %d, answers after %v", p.cmd.Process.Pid, time.Since(began).Round(time.Millisecond))
+		glog.Infof("nanny: dnsmasq, process %d, answers after %v", p.cmd.Process.Pid, time.Since(began).Round(time.Millisecond))
 	}
 	silent := 0
 	for waitAtMost(ctx, p.done, s.limits.probePeriod) {
@@ -244,21 +262,21 @@ func (s *supervisor) watch(ctx context.Context, p *process, began time.Time) err
 				break
 			}
 			if s.wasHeard() {
-				glog.Warningf("dnsmasq: dnsmasq is silent: %v", err)
+				glog.Warningf("nanny: no answer from dnsmasq: %v", err)
 			}
-			// A port where nobody listens refuses at once.
+			// A closed port refuses at once.
 			if !waitAtMost(ctx, p.done, s.limits.probeTimeout-time.Since(asked)) {
 				return nil
 			}
 		}
 		if silent == s.limits.probes && s.wasHeard() {
-			return s.killDeaf(p, fmt.Errorf("%w %d questions in a row", errDeaf, silent))
+			return s.killDeaf(p, fmt.Errorf("%w to %d probes in a row", errDeaf, silent))
 		}
 	}
 	return nil
 }
 
-// alive returns nil when dnsmasq answers, be it that it does not tell its version.
+// alive returns nil when dnsmasq answers, even if it refuses to tell its version.
 func alive(ctx context.Context, client *counters.Client) error {
 	if _, err := client.Version(ctx); !errors.Is(err, counters.ErrNoIdent) {
 		return err
@@ -267,7 +285,7 @@ func alive(ctx context.Context, client *counters.Client) error {
 }
 
 func (s *supervisor) killDeaf(p *process, err error) error {
-	glog.Errorf("dnsmasq: killing dnsmasq, process %d: %v", p.cmd.Process.Pid, err)
+	glog.Errorf("nanny: killing dnsmasq, process %d: %v", p.cmd.Process.Pid, err)
 	p.kill()
 	<-p.done
 	return err

@@ -5,11 +5,14 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"kubedns/pkg/freeport"
 )
 
 func TestNextPause(t *testing.T) {
@@ -44,6 +47,7 @@ func TestExitError(t *testing.T) {
 
 // TestKeepsDying has somebody else at dnsmasq's port.
 func TestKeepsDying(t *testing.T) {
+	t.Parallel()
 	nt := prepareNanny(t, nil, func(nt *nannyTest) { nt.limits.maxPause = 20 * time.Millisecond })
 	listener, err := net.Listen("tcp", nt.addr)
 	if err != nil {
@@ -66,6 +70,7 @@ func TestKeepsDying(t *testing.T) {
 
 // TestDeaf stops dnsmasq without ending it.
 func TestDeaf(t *testing.T) {
+	t.Parallel()
 	nt := startNanny(t, nil, func(nt *nannyTest) {
 		nt.limits.probeTimeout, nt.limits.probePeriod = 100*time.Millisecond, 50*time.Millisecond
 	})
@@ -87,6 +92,7 @@ func TestDeaf(t *testing.T) {
 // TestNoIdent: a dnsmasq that does not tell its version is alive all the same,
 // and the servers that it has can be seen.
 func TestNoIdent(t *testing.T) {
+	t.Parallel()
 	a, b := startUpstream(t, "192.0.2.1"), startUpstream(t, "192.0.2.2")
 	nt := startNanny(t, []string{"--no-ident"}, func(nt *nannyTest) { nt.writeJSON(t, "stubDomains", stub(a.addr)) })
 	if !nt.super.wasHeard() {
@@ -97,16 +103,26 @@ func TestNoIdent(t *testing.T) {
 	nt.awaitLookup(t, "stub.example", "192.0.2.2")
 }
 
-// TestProbeAddrWrong has dnsmasq listen where the nanny cannot know: it is not
-// killed for that.
+// TestProbeAddrWrong has dnsmasq listen where the nanny cannot know, as a script
+// sets its port: dnsmasq is not killed for that.
 func TestProbeAddrWrong(t *testing.T) {
+	t.Parallel()
 	nt := prepareNanny(t, nil, func(nt *nannyTest) {
 		nt.limits.start, nt.limits.probePeriod, nt.limits.probeTimeout = 100*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
+		nt.addr = freeport.Addr(t)
+		_, port, _ := net.SplitHostPort(nt.addr)
+		script := filepath.Join(filepath.Dir(nt.dir), "script")
+		if err := os.WriteFile(script, []byte("#!/bin/sh\necho port="+port+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		nt.opts.Args = append(nt.opts.Args, "--conf-script="+script)
 	})
-	nt.args.port-- // what a file that is not read could say
 	nt.run(t)
 	nt.awaitAnswering(t)
 	await(t, 5*time.Second, "dnsmasq counts as ready", func() bool { return nt.pid() != 0 })
+	if nt.super.wasHeard() {
+		t.Error("the nanny knows where dnsmasq listens")
+	}
 	pid := nt.pid()
 	a := startUpstream(t, "192.0.2.1")
 	nt.writeJSON(t, "stubDomains", stub(a.addr))
@@ -119,6 +135,7 @@ func TestProbeAddrWrong(t *testing.T) {
 
 // TestDrain has dnsmasq answer until the drain period ends.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	a := startUpstream(t, "192.0.2.1")
 	nt := startNanny(t, nil, func(nt *nannyTest) {
 		nt.opts.DrainPeriod = 500 * time.Millisecond
@@ -147,6 +164,7 @@ func TestDrain(t *testing.T) {
 
 // TestAbort ends dnsmasq, which does not react, in the middle of the drain.
 func TestAbort(t *testing.T) {
+	t.Parallel()
 	abort := make(chan struct{})
 	nt := startNanny(t, nil, func(nt *nannyTest) {
 		nt.opts.DrainPeriod = time.Minute
@@ -167,6 +185,7 @@ func TestAbort(t *testing.T) {
 
 // TestStopKillsTheStubborn waits five seconds for a dnsmasq that does not end.
 func TestStopKillsTheStubborn(t *testing.T) {
+	t.Parallel()
 	nt := startNanny(t, nil, nil)
 	p := nt.super.running()
 	if err := p.signal(syscall.SIGSTOP); err != nil {
@@ -181,6 +200,7 @@ func TestStopKillsTheStubborn(t *testing.T) {
 
 // TestStatistics has dnsmasq log them.
 func TestStatistics(t *testing.T) {
+	t.Parallel()
 	nt := startNanny(t, nil, func(nt *nannyTest) { nt.opts.LogInterval = 20 * time.Millisecond })
 	await(t, 5*time.Second, "dnsmasq logs its statistics", func() bool {
 		return strings.Contains(nt.output.lastLines(), "queries forwarded")
@@ -190,6 +210,7 @@ func TestStatistics(t *testing.T) {
 // TestChildrenOfTheKilled: dnsmasq's children for TCP clients survive its death
 // by SIGKILL and hold its port, unless they are ended too.
 func TestChildrenOfTheKilled(t *testing.T) {
+	t.Parallel()
 	nt := startNanny(t, nil, nil)
 	idleClients(t, nt.addr, 5)
 	pid := nt.pid()

@@ -13,9 +13,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// exchange asks p's question and returns the reply to it. It asks over UDP,
-// and over TCP as well when the reply was truncated and lacks what p asks for.
-// It ends with ctx at the latest.
+// exchange sends p's query and returns the reply. It asks over UDP, and again over
+// TCP when the reply is truncated and lacks the record that p asks for. It
+// returns when ctx ends at the latest.
 func exchange(ctx context.Context, p Probe) (*dns.Msg, error) {
 	question := p.question()
 	reply, err := exchangeOver(ctx, "udp", p.Server, question)
@@ -25,13 +25,13 @@ func exchange(ctx context.Context, p Probe) (*dns.Msg, error) {
 	return reply, err
 }
 
-// askAgain is how long a server may be silent over UDP before it is asked
-// again: one datagram that a busy machine has dropped is not a server that is
-// dead, and to take it for one would have the kubelet restart it.
+// askAgain is how long to wait for a reply over UDP before the query is sent
+// again. One datagram dropped on a busy machine must not make the kubelet restart
+// a healthy server.
 const askAgain = 250 * time.Millisecond
 
-// exchangeOver reads until the reply to question arrives: what else arrives
-// over UDP may be somebody's forgery, and the right one may still follow.
+// exchangeOver reads until the reply to question arrives. Other datagrams are
+// ignored: they may be forged, and the right one may still follow.
 func exchangeOver(ctx context.Context, network, server string, question *dns.Msg) (*dns.Msg, error) {
 	var dialer net.Dialer
 	netConn, err := dialer.DialContext(ctx, network, server)
@@ -40,7 +40,7 @@ func exchangeOver(ctx context.Context, network, server string, question *dns.Msg
 	}
 	conn := &dns.Conn{Conn: netConn, UDPSize: dns.DefaultMsgSize}
 	defer conn.Close()
-	// A context that ends, by its deadline too, ends the reading and writing.
+	// The end of ctx, by its deadline too, ends reading and writing.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 
@@ -85,20 +85,20 @@ func repeat(conn *dns.Conn, question *dns.Msg, done <-chan struct{}) {
 		case <-ticker.C:
 		}
 		if err := conn.WriteMsg(question); err != nil {
-			return // reading has the error too
+			return // the reader gets the error too
 		}
 	}
 }
 
-// isNetError reports whether err, of reading a message, came from the network
-// and not from the message.
+// isNetError reports whether reading a message failed because of the network and
+// not because of the message.
 func isNetError(err error) bool {
 	var netError net.Error
 	return errors.As(err, &netError) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// checkReply returns nil if reply answers question. Servers may leave the
-// question out of a reply that reports an error.
+// checkReply returns nil if reply answers question. A reply that reports an error
+// may lack the question.
 func checkReply(reply, question *dns.Msg) error {
 	switch {
 	case !reply.Response:

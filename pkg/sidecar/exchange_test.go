@@ -130,6 +130,7 @@ func truncated(tcp dns.HandlerFunc, records ...string) dns.HandlerFunc {
 // One sidecar probes all of them; each path and each counter tells what its
 // own server did.
 func TestServers(t *testing.T) {
+	t.Parallel()
 	tests := serverTests()
 	var probes []Probe
 	for i, test := range tests {
@@ -171,6 +172,7 @@ func TestServers(t *testing.T) {
 }
 
 func TestServerIPv6(t *testing.T) {
+	t.Parallel()
 	c, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", "[::1]:0")
 	if err != nil {
 		t.Skipf("no IPv6: %v", err)
@@ -245,6 +247,7 @@ func TestServerAnswersLate(t *testing.T) {
 }
 
 func TestServerNameUnknown(t *testing.T) {
+	t.Parallel()
 	p := Probe{Label: "dns", Server: "host.invalid:53", Name: "example.org.", Interval: time.Second, Qtype: dns.TypeA}
 	_, err := exchange(t.Context(), p)
 	f := exchangeFailure(err, time.Second)

@@ -14,11 +14,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// The reasons that a probe fails for, values of the label "reason".
+// Why a probe failed, the values of the label "reason".
 const (
 	reasonTimeout   = "timeout"
 	reasonRefused   = "connection_refused"
-	reasonNetwork   = "network" // any other error of the network, or a server whose name is unknown
+	reasonNetwork   = "network" // any other network error, or the server's name is unknown
 	reasonMalformed = "malformed"
 	reasonServfail  = "servfail"
 	reasonNxdomain  = "nxdomain"
@@ -34,7 +34,7 @@ func reasons() []string {
 	}
 }
 
-// failure is why a probe failed: a reason to count by, and a text for people.
+// failure is why a probe failed: reason is a metric's label, text is for people.
 type failure struct {
 	reason string
 	text   string
@@ -42,12 +42,12 @@ type failure struct {
 
 func (f *failure) Error() string { return f.text }
 
-// errMalformed says that nothing but messages that cannot be read, or that
-// answer another question, came back.
+// errMalformed means that only messages came back that cannot be parsed or that
+// answer another question.
 var errMalformed = errors.New("malformed reply")
 
-// exchangeFailure names what went wrong with an exchange that had this time.
-// The result is nil where nothing did.
+// exchangeFailure classifies the error of an exchange with that timeout. It is nil
+// if err is.
 func exchangeFailure(err error, timeout time.Duration) *failure {
 	var netError net.Error
 	var lookup *net.DNSError
@@ -73,9 +73,9 @@ func exchangeFailure(err error, timeout time.Duration) *failure {
 	return &failure{reasonNetwork, err.Error()}
 }
 
-// replyFailure says why reply does not answer p, nil if it does: rcode NOERROR
-// and an answer record of the type asked. For ANY each type will do, as a
-// server may choose (RFC 8482 section 4).
+// replyFailure returns why reply does not answer p, nil if it does: that takes
+// rcode NOERROR and an answer record of the type asked, or of any type for ANY,
+// where the server may choose (RFC 8482 section 4).
 func replyFailure(reply *dns.Msg, p Probe) *failure {
 	switch reply.Rcode {
 	case dns.RcodeSuccess:

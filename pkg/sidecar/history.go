@@ -9,10 +9,10 @@ import (
 	"kubedns/pkg/dnsmasq/counters"
 )
 
-// recentOutcomes is how many outcomes of a probe are kept for people to see.
+// recentOutcomes is how many outcomes of a probe the status page shows.
 const recentOutcomes = 20
 
-// outcomes keeps a probe's last ones. The zero value has none.
+// outcomes keeps the last outcomes of a probe. The zero value is empty.
 type outcomes struct {
 	mu   sync.Mutex
 	kept []outcome // the latest last
@@ -37,19 +37,19 @@ func (o *outcomes) latestFirst() []outcome {
 }
 
 const (
-	// cacheInterval and cacheTime are how often hits and misses are kept for
-	// the hit ratio of late, and for how long.
+	// cacheInterval and cacheTime are how often, and for how long, hits and
+	// misses are kept for the recent hit ratio.
 	cacheInterval = 5 * time.Second
 	cacheTime     = 10 * time.Minute
 )
 
-// seen is what polls have found. It is not written after it was stored.
+// seen is what polls have found. It is immutable once stored.
 type seen struct {
 	polled, answered time.Time
 	up               bool
 	err              string
 	restarts         uint64
-	values           map[string]uint64 // by dnsmasq's name, the last that it told
+	values           map[string]uint64 // latest value by dnsmasq's name of it
 	servers          []counters.ServerStats
 	cache            []cacheSample // oldest first; the last is now
 }
@@ -60,8 +60,8 @@ type cacheSample struct {
 	hits, misses float64
 }
 
-// see makes the next seen of the one before, which is nil for the first poll,
-// and what a poll got.
+// see returns the seen that follows before (nil for the first poll) when a poll has
+// got these answers.
 func see(before *seen, got answers, restarted bool, hits, misses float64, now time.Time) *seen {
 	next := &seen{polled: now, up: got.answered(), values: map[string]uint64{}}
 	latest := cacheSample{now, hits, misses}
@@ -88,9 +88,9 @@ func see(before *seen, got answers, restarted bool, hits, misses float64, now ti
 	return next
 }
 
-// keepSamples returns a copy of all with latest as the last: in place of the
-// one before where that is not yet an interval from its own predecessor, and
-// without those that are too old.
+// keepSamples returns a copy of all with latest at its end. The last one is
+// replaced while it is less than cacheInterval after its predecessor; those older
+// than cacheTime are dropped.
 func keepSamples(all []cacheSample, latest cacheSample) []cacheSample {
 	kept := slices.Clone(all)
 	if n := len(kept); n > 1 && kept[n-1].at.Sub(kept[n-2].at) < cacheInterval {

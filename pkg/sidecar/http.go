@@ -12,15 +12,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Paths that the metrics' path cannot have.
+// Paths that --prometheus-path cannot be.
 const (
 	healthzPath     = "/healthz"
 	healthcheckPath = "/healthcheck"
 )
 
-// newMux serves the health of probers by label, what gatherer has under
-// metricsPath, whether the process itself lives under /healthz, and root under
-// / unless the metrics are there.
+// newMux serves the probers' health under /healthcheck/<label>, the metrics under
+// metricsPath, "ok" under /healthz, and root under / unless the metrics are there.
 func newMux(probers []*prober, gatherer prometheus.Gatherer, metricsPath string, root http.Handler) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+healthzPath, func(w http.ResponseWriter, _ *http.Request) {
@@ -36,7 +35,7 @@ func newMux(probers []*prober, gatherer prometheus.Gatherer, metricsPath string,
 		mux.Handle("GET /{$}", root)
 	}
 	if metricsPath[len(metricsPath)-1] == '/' {
-		metricsPath += "{$}" // this path, and not all below it
+		metricsPath += "{$}" // this path only, not the paths below it
 	}
 	mux.Handle("GET "+metricsPath, promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{ErrorLog: errorLog()}))
 	return mux
@@ -44,7 +43,7 @@ func newMux(probers []*prober, gatherer prometheus.Gatherer, metricsPath string,
 
 func writeHealth(w http.ResponseWriter, h health) {
 	body, err := json.Marshal(h)
-	if err != nil { // a latency that is no number, which there is not
+	if err != nil { // only if the latency were not a number
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -56,7 +55,7 @@ func writeHealth(w http.ResponseWriter, h health) {
 	_, _ = w.Write(body)
 }
 
-// newServer has limits on all that a client could make it wait for.
+// newServer returns a server with a timeout for everything that a client can delay.
 func newServer(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           handler,
@@ -69,7 +68,7 @@ func newServer(handler http.Handler) *http.Server {
 	}
 }
 
-// errorLog writes into glog what net/http and promhttp complain about.
+// errorLog passes the errors of net/http and promhttp to glog.
 func errorLog() *log.Logger {
 	return log.New(glogWriter{}, "sidecar: ", 0)
 }

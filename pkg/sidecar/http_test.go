@@ -20,6 +20,7 @@ import (
 )
 
 func TestHTTP(t *testing.T) {
+	t.Parallel()
 	const text, js = "text/plain; charset=utf-8", "application/json"
 	const metricsType = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 	ok := &outcome{latency: 123 * time.Microsecond}
@@ -107,6 +108,7 @@ func TestHTTP(t *testing.T) {
 
 // A client that does not go on with its request is cut off.
 func TestHTTPTimeout(t *testing.T) {
+	t.Parallel()
 	server := newServer(http.NotFoundHandler())
 	for name, d := range map[string]time.Duration{
 		"ReadHeaderTimeout": server.ReadHeaderTimeout, "ReadTimeout": server.ReadTimeout,
@@ -145,6 +147,7 @@ func TestHTTPTimeout(t *testing.T) {
 
 // Requests under way do not keep a sidecar that was told to end.
 func TestServeEnds(t *testing.T) {
+	t.Parallel()
 	addr := freeport.Addr(t)
 	serveDNS(t, addr, func(dns.ResponseWriter, *dns.Msg) {}) // so that a probe is under way as well
 	s, err := New(Config{
@@ -182,6 +185,7 @@ func TestServeEnds(t *testing.T) {
 }
 
 func TestServeFails(t *testing.T) {
+	t.Parallel()
 	l := listen(t)
 	_ = l.Close()
 	s, err := New(Config{Dnsmasq: "127.0.0.1:1", PollInterval: time.Second, MetricsPath: "/metrics"})
@@ -194,6 +198,7 @@ func TestServeFails(t *testing.T) {
 }
 
 func TestRunAddressInUse(t *testing.T) {
+	t.Parallel()
 	l := listen(t)
 	defer l.Close()
 	s, err := New(Config{Dnsmasq: "127.0.0.1:1", PollInterval: time.Second, MetricsPath: "/metrics", Listen: l.Addr().String()})
@@ -207,6 +212,7 @@ func TestRunAddressInUse(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
+	t.Parallel()
 	probe := Probe{Label: "dns", Interval: time.Second}
 	tests := []struct {
 		name   string
@@ -243,6 +249,7 @@ func TestConfig(t *testing.T) {
 
 // Two sidecars in one process have nothing in common.
 func TestTwoSidecars(t *testing.T) {
+	t.Parallel()
 	addr := freeport.Addr(t)
 	serveDNS(t, addr, reply(dns.RcodeSuccess, testA))
 	probe := Probe{Label: "dns", Server: addr, Name: "web.example.org.", Interval: time.Hour, Qtype: dns.TypeA}
@@ -264,6 +271,7 @@ func TestTwoSidecars(t *testing.T) {
 // Kubelets are more patient, but a health path costs next to nothing: 1,000
 // requests a second for two seconds, while the probes run.
 func TestHTTPLoad(t *testing.T) {
+	t.Parallel()
 	const workers, each, pause = 10, 200, 10 * time.Millisecond
 	addr := freeport.Addr(t)
 	serveDNS(t, addr, reply(dns.RcodeSuccess, testA))

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -20,8 +21,16 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("logtostderr", "true"); err != nil { // glog's default is files
 		panic(err)
 	}
-	// glog starts it at once and has no way to end it.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/golang/glog.(*fileSink).flushDaemon"))
+	if err := flag.Set("test.parallel", "8"); err != nil { // the tests wait more than they compute
+		panic(err)
+	}
+	// glog starts flushDaemon and cannot end it.
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if kubeDNS.dir != "" {
+			_ = os.RemoveAll(kubeDNS.dir)
+		}
+		os.Exit(code)
+	}), goleak.IgnoreTopFunction("github.com/golang/glog.(*fileSink).flushDaemon"))
 }
 
 // instance is a running sidecar.

@@ -10,12 +10,12 @@ import (
 	"kubedns/pkg/version"
 )
 
-// registerProcess registers what a process tells of itself.
+// registerProcess registers the metrics of the process.
 func registerProcess(registry prometheus.Registerer, namespace string) error {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: namespace,
 		Name:      "build_info",
-		Help:      "1, labelled with the version, the revision and the Go version that the program was built from.",
+		Help:      "Always 1; the labels tell what the program was built from.",
 		ConstLabels: prometheus.Labels{
 			"version": version.Version, "revision": version.Revision, "goversion": runtime.Version(),
 		},
@@ -32,14 +32,14 @@ func newProbers(registry prometheus.Registerer, namespace string, probes []Probe
 		Namespace: namespace,
 		Subsystem: "probe",
 		Name:      "duration_seconds",
-		Help:      "Time that a DNS probe took, whether it succeeded or not.",
-		Buckets:   prometheus.ExponentialBuckets(0.00025, 2, 14), // to 2.048 s, the longest time-out and a little
+		Help:      "Duration of DNS probes, failed ones included.",
+		Buckets:   prometheus.ExponentialBuckets(0.00025, 2, 14), // up to 2.048 s, just above the longest timeout
 	}, []string{"probe"})
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace,
 		Subsystem: "probe",
 		Name:      "failures_total",
-		Help:      "DNS probes that failed, by why.",
+		Help:      "Failed DNS probes by reason.",
 	}, []string{"probe", "reason"})
 	if err := register(registry, durations, failures); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func newProbers(registry prometheus.Registerer, namespace string, probes []Probe
 			Namespace:   namespace,
 			Subsystem:   "probe",
 			Name:        "success",
-			Help:        "1 while the probe's health path says that all is well, else 0.",
+			Help:        "1 while the probe's health path reports success, else 0.",
 			ConstLabels: prometheus.Labels{"probe": probe.Label},
 		}, func() float64 { return oneIf(p.health().IsOk) })
 		if err := register(registry, success); err != nil {
@@ -71,8 +71,8 @@ func newProbers(registry prometheus.Registerer, namespace string, probes []Probe
 	return probers, nil
 }
 
-// newProbeMetrics registers the metrics that kube-dns has always had for a
-// probe, with the label in their names.
+// newProbeMetrics registers the metrics that kube-dns has always had, with the
+// probe's label in their names.
 func newProbeMetrics(registry prometheus.Registerer, namespace, label string) (probeMetrics, error) {
 	latency := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Namespace: namespace,
@@ -85,7 +85,7 @@ func newProbeMetrics(registry prometheus.Registerer, namespace, label string) (p
 		Namespace: namespace,
 		Subsystem: "probe",
 		Name:      label + "_errors",
-		Help:      "Count of errors of the DNS probe " + label + ".",
+		Help:      "Failures of the DNS probe " + label + ".",
 	})
 	metrics := probeMetrics{latency: latency, errors: errors, failures: make(map[string]prometheus.Counter)}
 	return metrics, register(registry, latency, errors)

@@ -18,8 +18,8 @@ type counterClient interface {
 	Servers(ctx context.Context) ([]counters.ServerStats, error)
 }
 
-// poller asks dnsmasq for its counters at an interval and adds what they grew
-// by to counters that survive dnsmasq's restarts.
+// poller reads dnsmasq's counters at an interval and adds their growth to counters
+// that survive dnsmasq's restarts.
 type poller struct {
 	addr     string
 	interval time.Duration
@@ -27,12 +27,12 @@ type poller struct {
 	metrics  pollMetrics
 	seen     atomic.Pointer[seen] // nil before the first poll
 
-	// The goroutine of run alone has the rest.
+	// Only run's goroutine uses the rest.
 	last        map[string]uint64      // by counter name; absent: counts from zero
 	lastServers map[string]serverCount // by server
 	failing     bool                   // the last poll failed, at least in part
-	hits        float64                // all that were exported
-	misses      float64
+	hits        float64                // total exported
+	misses      float64                // total exported
 }
 
 type serverCount struct{ queries, failures uint64 }
@@ -48,13 +48,13 @@ type pollMetrics struct {
 	serverFailures *prometheus.CounterVec
 }
 
-// pollTimeout bounds each question to dnsmasq, of which a poll asks all at the
-// same time. It is short, as a question under way is not cut off when the
-// sidecar is told to end, and dnsmasq answers these from its memory.
+// pollTimeout bounds each query of a poll, which sends all at the same time. It is
+// short: dnsmasq answers them from memory, and a query in flight delays the
+// sidecar's end.
 const pollTimeout = 500 * time.Millisecond
 
-// counterNames returns dnsmasq's names of the counters that only grow while
-// it runs.
+// counterNames returns the names of dnsmasq's counters, which only grow while it
+// runs.
 func counterNames() []string {
 	return []string{counters.Hits, counters.Misses, counters.Evictions, counters.Insertions}
 }
@@ -73,8 +73,8 @@ func (p *poller) run(ctx context.Context) error {
 	}
 }
 
-// poll asks for everything and exports what came back. A poll of which a part
-// failed exports the other parts and counts as one error.
+// poll asks for all values and exports those that came back. A poll that fails in
+// part counts as one error.
 func (p *poller) poll(ctx context.Context) {
 	got := p.ask(ctx)
 	restarted := ctx.Err() == nil && p.restarted(got)
@@ -82,14 +82,14 @@ func (p *poller) poll(ctx context.Context) {
 		p.metrics.restarts.Inc()
 		clear(p.last)
 		for addr := range p.lastServers {
-			p.lastServers[addr] = serverCount{} // stays known, to be dropped when dnsmasq no longer has it
+			p.lastServers[addr] = serverCount{} // keeps the key, so that exportServers can drop its series
 		}
-		// What was asked at the same time may still have come from the old
-		// process. What comes now counts from zero.
+		// Some answers may be from the old process. The next ones count from
+		// zero.
 		got = p.ask(ctx)
 	}
 	if ctx.Err() != nil {
-		return // the sidecar ends, which says nothing about dnsmasq
+		return // the sidecar ends: no statement about dnsmasq
 	}
 	p.export(got)
 	p.seen.Store(see(p.seen.Load(), got, restarted, p.hits, p.misses, time.Now()))
@@ -100,17 +100,17 @@ func (p *poller) poll(ctx context.Context) {
 	p.logChange(got.err)
 }
 
-// answers is what dnsmasq said in a poll. What it did not say is absent.
+// answers is what dnsmasq answered in a poll.
 type answers struct {
 	values     map[string]uint64 // by dnsmasq's name
 	servers    []counters.ServerStats
 	hasServers bool
-	err        error // of the questions without an answer, the first; nil if there are none
+	err        error // of the first query without an answer
 }
 
 func (a answers) answered() bool { return len(a.values) > 0 || a.hasServers }
 
-// ask asks each question by itself, so that one failure costs one value.
+// ask sends a query for each value, so that a failed one costs that value alone.
 func (p *poller) ask(ctx context.Context) answers {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
@@ -140,9 +140,9 @@ func (p *poller) ask(ctx context.Context) answers {
 	return a
 }
 
-// restarted reports whether got comes from another process than the answers
-// before it. Only the counters that a process never sets back tell so:
-// emptying the cache, on SIGHUP, sets insertions and evictions to zero.
+// restarted reports whether got is from another process than the answers before
+// it. It looks at hits and misses, which a process never resets; SIGHUP empties
+// the cache and sets insertions and evictions to zero.
 func (p *poller) restarted(got answers) bool {
 	for _, name := range []string{counters.Hits, counters.Misses} {
 		if value, ok := got.values[name]; ok && value < p.last[name] && !wrapped(p.last[name], value) {
@@ -152,7 +152,7 @@ func (p *poller) restarted(got answers) bool {
 	return false
 }
 
-// export adds to the metrics what got has more than the answers before it.
+// export adds to the metrics by how much got is above the answers before it.
 func (p *poller) export(got answers) {
 	for _, name := range counterNames() {
 		if value, ok := got.values[name]; ok {
@@ -175,8 +175,8 @@ func (p *poller) export(got answers) {
 	}
 }
 
-// exportServers drops the servers that dnsmasq no longer has: their number
-// would grow with each change of the configuration.
+// exportServers drops the series of servers that dnsmasq no longer has; else their
+// number would grow with each change of the configuration.
 func (p *poller) exportServers(servers []counters.ServerStats) {
 	next := make(map[string]serverCount, len(servers))
 	for _, s := range servers {
@@ -195,21 +195,21 @@ func (p *poller) exportServers(servers []counters.ServerStats) {
 }
 
 const (
-	// counterRange is how many values dnsmasq's counters have, which are of 32
-	// bits: at 1,000 questions a second they start over after 50 days.
+	// counterRange is the number of values of dnsmasq's 32-bit counters: at
+	// 1,000 queries a second they wrap after 50 days.
 	counterRange = 1 << 32
-	// wrapMargin is more than a counter grows by from one poll to the next.
+	// wrapMargin is more than a counter can grow between two polls.
 	wrapMargin = 1 << 24
 )
 
-// wrapped tells whether a counter that was last and is value, which is less,
-// has started over by itself and not by a restart.
+// wrapped reports whether a counter that fell from last to value has wrapped, in
+// contrast to a restart.
 func wrapped(last, value uint64) bool {
 	return last >= counterRange-wrapMargin && last < counterRange && value < wrapMargin
 }
 
-// growth returns what a counter grew by that was last and is value. A counter
-// that fell began anew from zero, unless it has wrapped.
+// growth returns by how much a counter grew from last to value. A counter that
+// fell started from zero, unless it has wrapped.
 func growth(last, value uint64) float64 {
 	if value < last {
 		if wrapped(last, value) {
@@ -220,14 +220,13 @@ func growth(last, value uint64) float64 {
 	return float64(value - last)
 }
 
-// logChange logs that polls begin to fail, with the first one's err, and that
-// they end to.
+// logChange logs when polls begin to fail, with err, and when they succeed again.
 func (p *poller) logChange(err error) {
 	switch {
 	case err != nil && !p.failing:
 		glog.Warningf("sidecar: polling dnsmasq: %v", err)
 	case err == nil && p.failing:
-		glog.Infof("sidecar: polling dnsmasq: %s gives all its counters again", p.addr)
+		glog.Infof("sidecar: dnsmasq at %s: all counters available again", p.addr)
 	}
 	p.failing = err != nil
 }
@@ -250,17 +249,17 @@ func newPoller(registry prometheus.Registerer, namespace, addr string, interval 
 		client:   &counters.Client{Addr: addr, Timeout: pollTimeout},
 		metrics: pollMetrics{
 			counters: map[string]prometheus.Counter{
-				counters.Hits:       counter("hits", "DNS questions that dnsmasq answered itself, from its cache for the most part."),
-				counters.Misses:     counter("misses", "DNS questions that dnsmasq forwarded."),
-				counters.Evictions:  counter("evictions", "Entries that dnsmasq dropped from its cache before their time, for want of room."),
+				counters.Hits:       counter("hits", "DNS queries that dnsmasq answered itself, mostly from its cache."),
+				counters.Misses:     counter("misses", "DNS queries that dnsmasq forwarded."),
+				counters.Evictions:  counter("evictions", "Entries that dnsmasq evicted from its cache before their TTL ended, as it was full."),
 				counters.Insertions: counter("insertions", "Entries that dnsmasq put into its cache."),
 			},
 			maxSize:        gauge("max_size", "Entries that dnsmasq's cache can hold."),
 			errors:         counter("errors", "Polls of dnsmasq's counters that failed, at least in part."),
 			up:             gauge("up", "1 if dnsmasq answered the last poll of its counters, at least in part, else 0."),
-			restarts:       counter("restarts_total", "Restarts of dnsmasq, seen by counters that fell."),
-			serverQueries:  serverCounter("server_queries_total", "DNS questions that dnsmasq sent to a server, retries included."),
-			serverFailures: serverCounter("server_failures_total", "DNS questions that a server did not answer dnsmasq, or with an error."),
+			restarts:       counter("restarts_total", "Restarts of dnsmasq, detected by counters that fell."),
+			serverQueries:  serverCounter("server_queries_total", "DNS queries that dnsmasq sent to a server, retries included."),
+			serverFailures: serverCounter("server_failures_total", "DNS queries of dnsmasq that a server did not answer, or answered with an error."),
 		},
 		last:        make(map[string]uint64),
 		lastServers: make(map[string]serverCount),

@@ -21,8 +21,8 @@ const (
 	uncachedOption  = "uncached"
 )
 
-// Probe is a question that is asked of a server again and again. ParseProbe
-// makes one from its text.
+// Probe is a query that is sent to a server periodically. ParseProbe makes one from
+// its text.
 type Probe struct {
 	// Label is the last part of the probe's health path and part of the names
 	// of its metrics: letters, digits and underscores, at least one.
@@ -31,12 +31,12 @@ type Probe struct {
 	Server string
 	// Name is what to ask for, with the final dot.
 	Name string
-	// Interval is the time from one question to the next; positive.
+	// Interval is the time from one query to the next; positive.
 	Interval time.Duration
 	// Qtype is dns.TypeA, TypeAAAA, TypeSRV or TypeANY.
 	Qtype uint16
-	// Uncached asks in such a way that dnsmasq passes the question on to the
-	// server behind it and does not answer from its cache.
+	// Uncached makes dnsmasq forward the query to the server behind it in place
+	// of answering from its cache.
 	Uncached bool
 }
 
@@ -89,16 +89,15 @@ func (p Probe) String() string {
 	return s
 }
 
-// timeout is the time that one question has: two seconds, or the interval
-// where that is shorter.
+// timeout is how long to wait for an answer: 2 s, or the interval if shorter.
 func (p Probe) timeout() time.Duration { return min(p.Interval, 2*time.Second) }
 
-// question returns a new message that asks what p asks.
+// question returns a new message with p's question.
 //
-// For an uncached probe it has the DO bit (RFC 4035 section 3.2.1) set: a
-// dnsmasq that does not validate keeps no signatures, so it cannot answer such
-// a question from its cache, whatever its type and --cache-rr, and forwards
-// it. The name stays the one to ask for, which a wildcard's would not.
+// For an uncached probe it has the DO bit set (RFC 4035 section 3.2.1). A dnsmasq
+// that does not validate keeps no signatures, so it cannot answer such a query
+// from its cache, whatever its type and --cache-rr, and forwards it. A random
+// name below a wildcard would avoid the cache too, but be another name.
 func (p Probe) question() *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(p.Name, p.Qtype)
@@ -108,8 +107,7 @@ func (p Probe) question() *dns.Msg {
 	return m
 }
 
-// ednsSize is the UDP payload that uncached probes offer to take, the size
-// that does not fragment.
+// ednsSize is the UDP payload size of uncached probes, which avoids fragments.
 const ednsSize = 1232
 
 // only reports whether s has ASCII letters, digits and the others only.
@@ -129,7 +127,7 @@ func parseServer(s string) (string, error) {
 	host, port := s, "53"
 	_, err := netip.ParseAddr(s)
 	switch {
-	case err == nil: // an IPv6 address without brackets has no port
+	case err == nil: // an address without port, IPv6 without brackets
 	case strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]"):
 	case strings.Contains(s, ":"):
 		if host, port, err = net.SplitHostPort(s); err != nil {
@@ -166,8 +164,8 @@ func ParseHost(s string) (string, error) {
 }
 
 // isHostName reports whether s is the name of a host (RFC 1123 section 2.1),
-// underscores allowed, whose last label is not a number, so that no mistyped
-// IPv4 address passes for a name.
+// underscores allowed. Its last label must not be a number, so that a mistyped
+// IPv4 address is not taken for a name.
 func isHostName(s string) bool {
 	labels := strings.Split(strings.TrimSuffix(s, "."), ".")
 	for _, label := range labels {

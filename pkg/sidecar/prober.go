@@ -12,8 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// prober asks one probe's question at its interval and remembers what came of
-// it last.
+// prober runs one probe at its interval and keeps its last outcomes.
 type prober struct {
 	probe    Probe
 	exchange func(context.Context, Probe) (*dns.Msg, error)
@@ -31,14 +30,14 @@ type probeMetrics struct {
 	failures map[string]prometheus.Counter
 }
 
-// outcome is what came of a probe. It is not written after it was stored.
+// outcome is the result of a probe. It is immutable once stored.
 type outcome struct {
 	finished time.Time
 	latency  time.Duration
 	failure  *failure // nil: the probe succeeded
 }
 
-// health is the body of a health path, whose form is kube-dns's.
+// health is the body of a health path, in the form that kube-dns has always had.
 type health struct {
 	IsOk           bool
 	LatencySeconds float64
@@ -46,7 +45,7 @@ type health struct {
 }
 
 // run probes at once and then at the interval until ctx ends. A probe that
-// takes longer delays the next one: there are never two.
+// takes longer delays the next one: there are never two at a time.
 func (p *prober) run(ctx context.Context) error {
 	now := time.Now()
 	p.started.Store(&now)
@@ -64,10 +63,10 @@ func (p *prober) run(ctx context.Context) error {
 	}
 }
 
-// jittered returns d or up to a twentieth less, so that probes that started
-// together do not go on asking at the same moment. It is never more than d: a
-// server that dies right after it answered is known to within two intervals,
-// one to the next probe and at most one for its time-out.
+// jittered returns d less up to a twentieth, so that probes that started together
+// spread out. It is never more than d: a server that dies right after an answer
+// is noticed within two intervals, one until the next probe and at most one for
+// its timeout.
 func jittered(d time.Duration) time.Duration {
 	return d - rand.N(d/20+1)
 }
@@ -80,7 +79,7 @@ func (p *prober) once(ctx context.Context) {
 	start := time.Now()
 	reply, err := p.exchange(probeCtx, p.probe)
 	if ctx.Err() != nil {
-		return // the sidecar ends, which says nothing about the server
+		return // the sidecar ends: no statement about the server
 	}
 	o := &outcome{finished: time.Now()}
 	o.latency = o.finished.Sub(start)
@@ -102,7 +101,7 @@ func (p *prober) record(o *outcome) {
 	p.logChange(p.last.Swap(o), o)
 }
 
-// logChange logs that the probe begins to fail, fails in another way, or
+// logChange logs when the probe begins to fail, fails for another reason, or
 // succeeds again. before is nil for the first probe.
 func (p *prober) logChange(before, now *outcome) {
 	var was failure // zero where it succeeded
@@ -117,15 +116,15 @@ func (p *prober) logChange(before, now *outcome) {
 	case now.failure == nil && was != failure{}:
 		glog.Infof("sidecar: probe %v: right answer in %v, was: %v", p.probe, now.latency, &was)
 	case bool(glog.V(4)) && now.failure != nil:
-		glog.Infof("sidecar: probe %v: %v still, in %v", p.probe, now.failure, now.latency)
+		glog.Infof("sidecar: probe %v still failing: %v (%v)", p.probe, now.failure, now.latency)
 	case bool(glog.V(4)):
-		glog.Infof("sidecar: probe %v: right answer again, in %v", p.probe, now.latency)
+		glog.Infof("sidecar: probe %v: right answer in %v", p.probe, now.latency)
 	}
 }
 
-// health tells how the probe stands at this moment. A probe that hangs is
-// not health, whatever the one before it found: after three intervals without
-// one that finished, the probe counts as failed.
+// health returns the probe's current state. A probe that hangs is not healthy,
+// whatever the one before it found: after three intervals without one that
+// finished, it counts as failed.
 func (p *prober) health() health {
 	started, last := p.started.Load(), p.last.Load()
 	if started == nil {

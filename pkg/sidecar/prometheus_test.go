@@ -22,12 +22,13 @@ import (
 
 // Debian's prometheus scrapes a sidecar and, where the tree has it, kube-dns.
 func TestPrometheus(t *testing.T) {
+	t.Parallel()
 	path := needProgram(t, "prometheus")
 	backendAddr := freeport.Addr(t)
 	serveDNS(t, backendAddr, standIn)
 	dnsmasqAddr := freeport.Addr(t)
 	startDnsmasq(t, dnsmasqAddr, backendAddr)
-	p, err := ParseProbe("dnsmasq," + dnsmasqAddr + ",kubernetes.default.svc.cluster.local,0.1,SRV,uncached")
+	p, err := ParseProbe("dnsmasq," + dnsmasqAddr + ",kubernetes.default.svc.cluster.local,0.5,SRV,uncached")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,6 +36,7 @@ func TestPrometheus(t *testing.T) {
 	waitFor(t, "a probe and a poll", func() bool { return s.health(t, "dnsmasq").IsOk && s.metrics(t)[up] == 1 })
 
 	t.Run("sidecar", func(t *testing.T) {
+		t.Parallel()
 		prometheus := startPrometheus(t, path, strings.TrimPrefix(s.url, "http://"))
 		for _, query := range []string{
 			`up{job="test"} == 1`,
@@ -56,6 +58,7 @@ func TestPrometheus(t *testing.T) {
 		}
 	})
 	t.Run("kube-dns", func(t *testing.T) {
+		t.Parallel()
 		kubeDNS := buildKubeDNS(t)
 		addr, metricsAddr := freeport.Addr(t), freeport.Addr(t)
 		startKubeDNS(t, kubeDNS, addr, metricsAddr)
@@ -113,6 +116,7 @@ func hasResult(t *testing.T, prometheus, query string) bool {
 
 // The new names are to promtool's taste.
 func TestPromtool(t *testing.T) {
+	t.Parallel()
 	path := needProgram(t, "promtool")
 	// The names that kube-dns has always had are not all.
 	oldNames := regexp.MustCompile(`^kubedns_(dnsmasq_(hits|misses|evictions|insertions|errors)|probe_kubedns_(latency_ms|errors)) `)

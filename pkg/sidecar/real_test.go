@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -148,11 +149,26 @@ func buildKubeDNS(t *testing.T) string {
 	if _, err := os.Stat("../../cmd/kube-dns"); errors.Is(err, os.ErrNotExist) {
 		t.Skip("this tree has no cmd/kube-dns")
 	}
-	path := filepath.Join(t.TempDir(), "kube-dns")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "kubedns/cmd/kube-dns").CombinedOutput(); err != nil {
-		t.Fatalf("building kube-dns: %v\n%s", err, out)
+	kubeDNS.once.Do(func() {
+		if kubeDNS.dir, kubeDNS.err = os.MkdirTemp("", "sidecar-test-"); kubeDNS.err != nil { //nolint:usetesting // it outlives the test
+			return
+		}
+		out, err := exec.Command("go", "build", "-o", filepath.Join(kubeDNS.dir, "kube-dns"), "kubedns/cmd/kube-dns").CombinedOutput()
+		if err != nil {
+			kubeDNS.err = fmt.Errorf("building kube-dns: %w\n%s", err, out)
+		}
+	})
+	if kubeDNS.err != nil {
+		t.Fatal(kubeDNS.err)
 	}
-	return path
+	return filepath.Join(kubeDNS.dir, "kube-dns")
+}
+
+// kubeDNS is built once for all tests; TestMain removes dir.
+var kubeDNS struct {
+	once sync.Once
+	dir  string
+	err  error
 }
 
 // startKubeDNS starts kube-dns at addr with its metrics at metricsAddr, and
@@ -198,6 +214,7 @@ func forEachBackend(t *testing.T, test func(t *testing.T, startBackend func(addr
 // The stock pod and an uncached probe beside its two: what each sees of
 // kube-dns' end, and of its return.
 func TestKubeDNSKilled(t *testing.T) {
+	t.Parallel()
 	needProgram(t, "dnsmasq")
 	forEachBackend(t, func(t *testing.T, startBackend func(addr string) (stop func())) {
 		backendAddr, dnsmasqAddr := freeport.Addr(t), freeport.Addr(t)
@@ -319,6 +336,7 @@ func watchCounters(ctx context.Context, t *testing.T, s *instance) (stop func())
 }
 
 func TestDnsmasqRestarted(t *testing.T) {
+	t.Parallel()
 	needProgram(t, "dnsmasq")
 	forEachBackend(t, func(t *testing.T, startBackend func(addr string) (stop func())) {
 		backendAddr, dnsmasqAddr := freeport.Addr(t), freeport.Addr(t)
@@ -351,6 +369,7 @@ func TestDnsmasqRestarted(t *testing.T) {
 // SIGHUP empties the cache and sets two counters to zero, but is no restart:
 // the others would count twice.
 func TestDnsmasqCacheEmptied(t *testing.T) {
+	t.Parallel()
 	needProgram(t, "dnsmasq")
 	backendAddr, dnsmasqAddr := freeport.Addr(t), freeport.Addr(t)
 	serveDNS(t, backendAddr, standIn)

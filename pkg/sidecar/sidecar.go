@@ -15,28 +15,29 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// shutdownTimeout is what requests under way have when the sidecar ends.
+// shutdownTimeout is how long HTTP requests in flight may take when the sidecar
+// ends.
 const shutdownTimeout = 500 * time.Millisecond
 
-// Config says what a Sidecar does. There are no defaults here; cmd/sidecar's
-// flags have them.
+// Config configures a Sidecar. The defaults are those of cmd/sidecar's flags; there
+// are none here.
 type Config struct {
-	// Dnsmasq is the host:port where dnsmasq is asked for its counters, every
-	// PollInterval, which is positive.
+	// Dnsmasq is dnsmasq's host:port, queried for its counters every
+	// PollInterval, which must be positive.
 	Dnsmasq      string
 	PollInterval time.Duration
 	// Listen is the host:port of the HTTP server; an empty host is every
-	// address, port 0 any that is free.
+	// address, port 0 any free port.
 	Listen string
-	// MetricsPath is where the metrics are, beginning with a slash.
+	// MetricsPath is the path of the metrics, beginning with a slash.
 	MetricsPath string
-	// Namespace is what the names of the metrics begin with; empty: nothing.
+	// Namespace is the prefix of the metrics' names; empty: none.
 	Namespace string
-	// Probes have labels that differ.
+	// Probes must have different labels.
 	Probes []Probe
 }
 
-// Sidecar probes, polls and serves what it found.
+// Sidecar probes, polls and serves the results.
 type Sidecar struct {
 	listen  string
 	probers []*prober
@@ -44,8 +45,8 @@ type Sidecar struct {
 	server  *http.Server
 }
 
-// New returns a Sidecar with a registry and a mux of its own, so that there
-// can be several. It does no I/O; an error says what is wrong in cfg.
+// New returns a Sidecar with its own registry and mux, so that a process can have
+// several. It does no I/O. An error is about cfg.
 func New(cfg Config) (*Sidecar, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -109,7 +110,7 @@ func validateMetricsPath(p string) error {
 	return nil
 }
 
-// Run listens where Config says and then does what Serve does.
+// Run listens on Config.Listen and calls Serve.
 func (s *Sidecar) Run(ctx context.Context) error {
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", s.listen)
@@ -119,7 +120,7 @@ func (s *Sidecar) Run(ctx context.Context) error {
 	return s.Serve(ctx, l)
 }
 
-// innermost leaves out what net repeats of the address.
+// innermost removes the address, which package net repeats.
 func innermost(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -128,9 +129,9 @@ func innermost(err error) error {
 	return err
 }
 
-// Serve probes, polls and answers HTTP requests on l, which it closes, until
-// ctx ends or a part fails. It returns when all have ended, nil if because of
-// ctx. It can be called once.
+// Serve probes, polls and answers HTTP requests on l, which it closes, until ctx
+// ends or a part fails. It returns when all parts have ended, nil if ctx ended. It
+// can be called once.
 func (s *Sidecar) Serve(ctx context.Context, l net.Listener) error {
 	glog.Infof("sidecar: serving HTTP on %v, %d probes", l.Addr(), len(s.probers))
 	// The first that fails cancels ctx; Wait returns its error once all have ended.
@@ -143,7 +144,7 @@ func (s *Sidecar) Serve(ctx context.Context, l net.Listener) error {
 	return g.Wait()
 }
 
-// serveHTTP serves until ctx ends; then requests under way have a moment.
+// serveHTTP serves until ctx ends, and gives requests in flight shutdownTimeout.
 func serveHTTP(ctx context.Context, server *http.Server, l net.Listener) error {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
@@ -155,11 +156,11 @@ func serveHTTP(ctx context.Context, server *http.Server, l net.Listener) error {
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	if err := server.Shutdown(stop); err != nil {
-		glog.Warningf("sidecar: cutting off HTTP requests: %v", err)
+		glog.Warningf("sidecar: HTTP requests cut off: %v", err)
 		_ = server.Close()
 	}
 	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-		glog.Warningf("sidecar: serving HTTP, as it was to end: %v", err)
+		glog.Warningf("sidecar: HTTP server shutdown: %v", err)
 	}
 	return nil
 }

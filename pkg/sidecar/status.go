@@ -16,7 +16,7 @@ import (
 	"kubedns/pkg/version"
 )
 
-// status is what / answers. Fields are only ever added.
+// status is the content of /. Fields are only ever added.
 type status struct {
 	Program       string        `json:"program"` // "sidecar"
 	Version       string        `json:"version"`
@@ -27,7 +27,7 @@ type status struct {
 	Dnsmasq       dnsmasqStatus `json:"dnsmasq"`
 }
 
-// probeStatus is how a probe stands.
+// probeStatus is the state of a probe.
 type probeStatus struct {
 	Label           string  `json:"label"`
 	Server          string  `json:"server"` // "127.0.0.1:53"
@@ -35,46 +35,46 @@ type probeStatus struct {
 	Type            string  `json:"type"`   // "SRV"
 	Uncached        bool    `json:"uncached"`
 	IntervalSeconds float64 `json:"intervalSeconds"`
-	// OK is what /healthcheck/<label> says, Error why not.
+	// OK is what /healthcheck/<label> reports, Error the reason if false.
 	OK    bool   `json:"ok"`
 	Error string `json:"error,omitempty"`
 	// Recent are the last probes that finished, the latest first, 20 at most.
 	Recent []probeResult `json:"recent"`
 }
 
-// probeResult is what came of one probe.
+// probeResult is the outcome of one probe.
 type probeResult struct {
 	Finished       time.Time `json:"finished"`
 	LatencySeconds float64   `json:"latencySeconds"`
 	Error          string    `json:"error,omitempty"`
 }
 
-// dnsmasqStatus is what dnsmasq told of itself.
+// dnsmasqStatus is what polls of dnsmasq have found.
 type dnsmasqStatus struct {
-	Addr string `json:"addr"` // where it is asked
-	// Up tells that it answered the last poll, at least in part; Error is of
-	// what it did not answer.
+	Addr string `json:"addr"` // queried for the counters
+	// Up is whether it answered the last poll, at least in part; Error is that
+	// of the rest.
 	Up       bool      `json:"up"`
 	Error    string    `json:"error,omitempty"`
 	Polled   time.Time `json:"polled,omitzero"`   // the last poll
 	Answered time.Time `json:"answered,omitzero"` // the last that was answered
 	Restarts uint64    `json:"restarts"`          // seen since the sidecar began
-	// CacheSize and the counters are as dnsmasq counts, since its start or,
-	// insertions and evictions, since its cache was emptied.
+	// CacheSize and the counters are dnsmasq's own: since its start or, for
+	// insertions and evictions, since its cache was last emptied.
 	CacheSize  uint64 `json:"cacheSize"`
 	Hits       uint64 `json:"hits"`
 	Misses     uint64 `json:"misses"`
 	Insertions uint64 `json:"insertions"`
 	Evictions  uint64 `json:"evictions"`
-	// HitRatio is hits by hits and misses, absent where there were none;
-	// RecentHitRatio that of the last RecentSeconds.
+	// HitRatio is hits / (hits + misses), absent without queries; RecentHitRatio
+	// is that of the last RecentSeconds.
 	HitRatio       *float64       `json:"hitRatio,omitempty"`
 	RecentHitRatio *float64       `json:"recentHitRatio,omitempty"`
 	RecentSeconds  float64        `json:"recentSeconds"`
 	Servers        []serverStatus `json:"servers"`
 }
 
-// serverStatus is what dnsmasq counts of one of its upstream servers.
+// serverStatus is what dnsmasq counts for one of its upstream servers.
 type serverStatus struct {
 	Addr     string `json:"addr"`
 	Queries  uint64 `json:"queries"`  // retries included
@@ -170,7 +170,7 @@ func (p *poller) status() dnsmasqStatus {
 	return s
 }
 
-// ratio is hits by hits and misses, nil where there were none.
+// ratio is hits / (hits + misses), nil without queries.
 func ratio(hits, misses float64) *float64 {
 	if hits+misses <= 0 {
 		return nil
@@ -189,7 +189,7 @@ func (s probeStatus) Interval() time.Duration {
 	return time.Duration(s.IntervalSeconds * float64(time.Second))
 }
 
-// Recently sums the recent probes up: how many failed, and the latency of the
+// Recently summarizes the recent probes: how many failed, and the latency of the
 // others.
 func (s probeStatus) Recently() string {
 	var latencies []time.Duration
@@ -204,14 +204,14 @@ func (s probeStatus) Recently() string {
 	}
 	slices.Sort(latencies)
 	round := func(d time.Duration) time.Duration { return d.Round(time.Microsecond) }
-	return fmt.Sprintf("%d of %d failed; latency %v in the middle, %v at most", failed, len(s.Recent),
+	return fmt.Sprintf("%d of %d failed; latency: median %v, maximum %v", failed, len(s.Recent),
 		round(latencies[len(latencies)/2]), round(latencies[len(latencies)-1]))
 }
 
-// Percent is a ratio for people.
+// Percent formats a ratio.
 func (dnsmasqStatus) Percent(r *float64) string {
 	if r == nil {
-		return "no questions"
+		return "no queries"
 	}
 	return fmt.Sprintf("%.1f %%", 100**r)
 }

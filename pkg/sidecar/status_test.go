@@ -33,11 +33,11 @@ func (i *instance) status(t *testing.T) (s status) {
 	return s
 }
 
-func TestStatus(t *testing.T) {
+func TestStatus(t *testing.T) { // not parallel, as no probe may time out
 	addr := freeport.Addr(t)
 	serveDNS(t, addr, reply(dns.RcodeSuccess, testA))
 	s := start(t, Config{Probes: []Probe{
-		{Label: "good", Server: addr, Name: "web.example.org.", Interval: 20 * time.Millisecond, Qtype: dns.TypeA},
+		{Label: "good", Server: addr, Name: "web.example.org.", Interval: 50 * time.Millisecond, Qtype: dns.TypeA},
 		{Label: "bad", Server: addr, Name: "web.example.org.", Interval: time.Hour, Qtype: dns.TypeAAAA, Uncached: true},
 	}})
 	waitFor(t, "probes", func() bool {
@@ -46,7 +46,7 @@ func TestStatus(t *testing.T) {
 	})
 	got := s.status(t)
 	good, bad := got.Probes[0], got.Probes[1]
-	if !good.OK || good.Error != "" || good.Type != "A" || good.IntervalSeconds != 0.02 || good.Recent[0].Error != "" || good.Recent[0].LatencySeconds <= 0 {
+	if !good.OK || good.Error != "" || good.Type != "A" || good.IntervalSeconds != 0.05 || good.Recent[0].Error != "" || good.Recent[0].LatencySeconds <= 0 {
 		t.Errorf("probe %+v", good)
 	}
 	for i := 1; i < len(good.Recent); i++ {
@@ -80,6 +80,7 @@ func TestStatus(t *testing.T) {
 // TestStatusBefore: the page is there before anything was asked, and markup
 // comes through as text.
 func TestStatusBefore(t *testing.T) {
+	t.Parallel()
 	const hostile = `<script>alert(1)</script>`
 	registry := prometheus.NewRegistry()
 	probers, err := newProbers(registry, "kubedns", []Probe{{Label: "dns", Interval: time.Hour, Name: hostile}})
@@ -99,8 +100,8 @@ func TestStatusBefore(t *testing.T) {
 		p.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/"+query, nil))
 		return w
 	}
-	if w := get("?format=html"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "not asked yet") || !strings.Contains(w.Body.String(), "waiting for first probe") ||
-		strings.Contains(w.Body.String(), "as they were then") {
+	if w := get("?format=html"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "not polled yet") || !strings.Contains(w.Body.String(), "waiting for first probe") ||
+		strings.Contains(w.Body.String(), "are from then") {
 		t.Errorf("%d: %s", w.Code, w.Body)
 	}
 	if w := get(""); !strings.Contains(w.Body.String(), `"recent": []`) || !strings.Contains(w.Body.String(), `"servers": []`) {
@@ -119,6 +120,7 @@ func TestStatusBefore(t *testing.T) {
 
 // TestSee: what a poll does not tell stays as it was.
 func TestSee(t *testing.T) {
+	t.Parallel()
 	at := time.Unix(1000, 0)
 	first := see(nil, answers{values: map[string]uint64{counters.Hits: 6, counters.CacheSize: 150}, hasServers: true,
 		servers: []counters.ServerStats{{Addr: "192.0.2.1:53", Queries: 3}}}, false, 6, 0, at)
@@ -146,6 +148,7 @@ func TestSee(t *testing.T) {
 
 // TestKeepSamples: one each 5 s for 10 minutes, however often is polled.
 func TestKeepSamples(t *testing.T) {
+	t.Parallel()
 	at := time.Unix(1000, 0)
 	var all []cacheSample
 	for i := range 2000 {
@@ -158,6 +161,7 @@ func TestKeepSamples(t *testing.T) {
 }
 
 func TestOutcomes(t *testing.T) {
+	t.Parallel()
 	var o outcomes
 	for i := range 3 * recentOutcomes {
 		o.add(outcome{latency: time.Duration(i)})

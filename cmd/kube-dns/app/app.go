@@ -32,6 +32,7 @@ import (
 	"kubedns/pkg/dns/server"
 	"kubedns/pkg/dns/source/apiserver"
 	"kubedns/pkg/dns/source/manifests"
+	"kubedns/pkg/localaddr"
 	"kubedns/pkg/version"
 )
 
@@ -311,12 +312,12 @@ func (a *app) useNameservers(configured []netip.AddrPort) error {
 			now.Error = err.Error()
 		}
 	}
-	local, err := forward.LocalAddrs()
+	local, err := localaddr.All()
 	if err != nil {
 		return fmt.Errorf("listing the addresses of this host: %w", err)
 	}
 	own := []netip.AddrPort{netip.AddrPortFrom(a.options.BindAddress, uint16(a.options.Port))}
-	kept, left := forward.Without(list, own, local)
+	kept, left := forward.ExcludeSelf(list, own, local)
 	for _, addr := range left {
 		glog.Warningf("kube-dns: ignoring nameserver %v (%s), which is this server", addr, from)
 	}

@@ -16,8 +16,8 @@ const (
 	keyUpstreamNameservers = "upstreamNameservers"
 )
 
-// keys returns the keys that mean something.
-func keys() []string {
+// Keys returns the known keys, sorted.
+func Keys() []string {
 	return []string{keyFederations, keyStubDomains, keyUpstreamNameservers}
 }
 

@@ -32,7 +32,7 @@ func Parse(data map[string]string) (*Config, []string, error) {
 		if !utf8.ValidString(data[key]) {
 			return nil, warnings, fmt.Errorf("%s: %s is not UTF-8", quoteKey(key), quote(data[key]))
 		}
-		if !slices.Contains(keys(), key) {
+		if !slices.Contains(Keys(), key) {
 			warnings = append(warnings, unknownKey(key))
 		}
 	}
@@ -54,7 +54,7 @@ func Parse(data map[string]string) (*Config, []string, error) {
 
 // quoteKey returns key as an error begins with it: known keys stand as they are.
 func quoteKey(key string) string {
-	if slices.Contains(keys(), key) {
+	if slices.Contains(Keys(), key) {
 		return key
 	}
 	return quote(key)
@@ -63,7 +63,7 @@ func quoteKey(key string) string {
 // unknownKey is the warning about key. It names the key that was probably
 // meant, as a wrong case is easily written and silently without effect.
 func unknownKey(key string) string {
-	for _, known := range keys() {
+	for _, known := range Keys() {
 		if strings.EqualFold(key, known) {
 			return fmt.Sprintf("unknown key %s, %q is meant perhaps", quote(key), known)
 		}

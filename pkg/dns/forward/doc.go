@@ -38,6 +38,6 @@
 //
 // The package resolves no names and starts no goroutine that outlives the call
 // of Exchange it belongs to. It leaves to its caller: caching, loops (see
-// Without), TTLs, the reply's header bits and OPT, and what to tell the client
+// ExcludeSelf), TTLs, the reply's header bits and OPT, and what to tell the client
 // when there is no reply.
 package forward

@@ -1,6 +1,6 @@
-// Package counters asks a running dnsmasq for what it tells of itself: the
-// TXT records of class CHAOS under "bind." (dnsmasq(8), section NOTES; dnsmasq
-// 2.76 and later). It starts no goroutines and keeps no connections.
+// Package counters reads the counters of a running dnsmasq, which are TXT records
+// of class CHAOS under "bind." (dnsmasq(8), section NOTES; dnsmasq 2.76 and
+// later). It starts no goroutines and keeps no connections.
 package counters
 
 import (
@@ -19,33 +19,33 @@ import (
 const (
 	CacheSize  = "cachesize.bind"  // entries that the cache can hold
 	Insertions = "insertions.bind" // entries put into the cache
-	Evictions  = "evictions.bind"  // entries dropped before their TTL ended, for want of room
-	Misses     = "misses.bind"     // questions forwarded
-	Hits       = "hits.bind"       // questions answered without forwarding, those for counters included
-	Auth       = "auth.bind"       // questions answered from dnsmasq's authoritative zones
+	Evictions  = "evictions.bind"  // entries evicted before their TTL ended, as the cache was full
+	Misses     = "misses.bind"     // queries forwarded
+	Hits       = "hits.bind"       // queries answered without forwarding, those for counters included
+	Auth       = "auth.bind"       // queries answered from dnsmasq's authoritative zones
 
 	serversName = "servers.bind"
 	versionName = "version.bind"
 )
 
-// DefaultTimeout is how long a Client waits where its Timeout is zero.
+// DefaultTimeout is the timeout of a Client whose Timeout is zero.
 const DefaultTimeout = 2 * time.Second
 
-// ErrNoCounter says that dnsmasq answered, but has no counter of that name:
-// it is older than 2.76, or was built or started without them.
+// ErrNoCounter is the error of a dnsmasq that answers and has no counter of that
+// name: it is older than 2.76, or was built or started without them.
 var ErrNoCounter = errors.New("no such counter")
 
 // ErrNoIdent is the ErrNoCounter of a dnsmasq that was started with --no-ident.
-// It says nothing of itself, but is alive.
+// It is alive.
 var ErrNoIdent = fmt.Errorf("%w, as with --no-ident", ErrNoCounter)
 
-// Client asks one dnsmasq. It is safe for concurrent use as long as nobody
-// changes its fields.
+// Client queries one dnsmasq. It is safe for concurrent use while its fields do
+// not change.
 type Client struct {
 	// Addr is dnsmasq's host:port, "127.0.0.1:53".
 	Addr string
-	// Timeout bounds each question, the second one over TCP not included;
-	// zero means DefaultTimeout. An earlier deadline of the context counts.
+	// Timeout bounds each query, and separately a second one over TCP; zero
+	// means DefaultTimeout. An earlier deadline of the context counts.
 	Timeout time.Duration
 }
 
@@ -53,8 +53,8 @@ type Client struct {
 // domains that it serves.
 type ServerStats struct {
 	Addr     string // "192.0.2.1:53", "[2001:db8::1]:53"
-	Queries  uint64 // questions sent to it, retries included
-	Failures uint64 // questions that it did not answer, or with an error
+	Queries  uint64 // queries sent to it, retries included
+	Failures uint64 // queries that it did not answer, or answered with an error
 }
 
 // Counter returns the value of one counter, named as "hits.bind" or, with the
@@ -68,8 +68,8 @@ func (c *Client) Counter(ctx context.Context, name string) (uint64, error) {
 	return parseCounter(name, texts)
 }
 
-// Servers returns the upstream servers that dnsmasq has in force, in its own
-// order, each once however many domains it serves. Empty where it has none.
+// Servers returns dnsmasq's upstream servers in its own order, each once however
+// many domains it serves. Empty when it has none.
 func (c *Client) Servers(ctx context.Context) ([]ServerStats, error) {
 	texts, err := c.texts(ctx, serversName)
 	if err != nil {
@@ -78,8 +78,8 @@ func (c *Client) Servers(ctx context.Context) ([]ServerStats, error) {
 	return parseServers(texts)
 }
 
-// Version returns what dnsmasq calls itself: "dnsmasq-2.90". It is the
-// cheapest question there is, so it also tells whether dnsmasq is alive.
+// Version returns dnsmasq's name and version: "dnsmasq-2.90". It is the cheapest
+// query there is, and so also the probe whether dnsmasq is alive.
 func (c *Client) Version(ctx context.Context) (string, error) {
 	texts, err := c.texts(ctx, versionName)
 	if err != nil {
@@ -89,7 +89,7 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 }
 
 // texts returns the character-strings of all TXT records of class CHAOS that
-// name has. A truncated answer is asked for again over TCP.
+// name has. After a truncated answer it asks again over TCP.
 func (c *Client) texts(ctx context.Context, name string) ([]string, error) {
 	timeout := c.Timeout
 	if timeout <= 0 {
