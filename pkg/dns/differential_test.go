@@ -243,11 +243,11 @@ func (e *environment) srvs(q asked, targets []string) outcome {
 	return o
 }
 
-// A deviation is where records.md asks for another answer than SkyDNS has for
+// A deviation is where docs/records.md asks for another answer than SkyDNS has for
 // the same backend. Every one of them is here.
 type deviation struct {
 	name string
-	why  string // the row of records.md, or the RFC
+	why  string // the row of docs/records.md, or the RFC
 	// want changes SkyDNS's answer into the one asked for; it leaves alone
 	// what it is not about.
 	want func(e *environment, q asked, o outcome) outcome

@@ -14,7 +14,7 @@ import (
 // in any order. It is nil where s is: slices without a Service have no name.
 //
 // DNS specification 1.1.0 sections 2.3 to 2.5; what differs for kube-dns is
-// in records.md and pinned by the tests beside this file.
+// in docs/records.md and pinned by the tests beside this file.
 func buildRecords(s *service, own []*slice) *treecache.Records {
 	if s == nil {
 		return nil

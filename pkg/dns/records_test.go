@@ -28,7 +28,7 @@ const (
 	headlessDB = `{kind: Service, metadata: {name: db}, spec: {clusterIP: None, ports: [{name: pg, port: 1}]}}`
 )
 
-// TestBuildRecords has each row of records.md that makes records of objects.
+// TestBuildRecords has each row of docs/records.md that makes records of objects.
 // Labels of addresses are those of TestSystemLabel and others calculated in
 // the same way.
 func TestBuildRecords(t *testing.T) {

@@ -34,7 +34,7 @@ func (x *explanation) absent(closest int, reason Reason, part, name, format stri
 	x.fail(reason, part, name, format, args...)
 }
 
-// zone walks to a name of the zone as records.md has it, and says on the way
+// zone walks to a name of the zone as docs/records.md has it, and says on the way
 // what is there.
 func (x *explanation) zone() {
 	x.out.Way = WayTree

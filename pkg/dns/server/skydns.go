@@ -60,7 +60,7 @@ func ask(h dns.Handler, question dns.Question) *dns.Msg {
 }
 
 // wildcard answers a name with an asterisk, which SkyDNS does, and puts right
-// what SkyDNS's answers lack (records.md): AA on negative ones, our SOA, no
+// what SkyDNS's answers lack (docs/records.md): AA on negative ones, our SOA, no
 // weight of 0, ANY.
 func (s *Server) wildcard(req *dns.Msg) *dns.Msg {
 	question := req.Question[0]

@@ -276,7 +276,7 @@ func TestNodataAndNXDomain(t *testing.T) {
 	}
 }
 
-// Before the records are complete nothing is denied (records.md).
+// Before the records are complete nothing is denied (docs/records.md).
 func TestBeforeSync(t *testing.T) {
 	_, forwarder := newUpstream(t, map[string]string{"www.example.org. A": "NOERROR\nan www.example.org. 77 IN A 192.0.2.53"})
 	s := newTestServer(t, fixture(), func(o *Options) { o.Forwarder = forwarder })

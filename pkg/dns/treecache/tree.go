@@ -270,7 +270,7 @@ func (o owners) without(gone Owner) owners {
 	return owners{o.first, slices.Concat(o.more[:i], o.more[i+1:])}
 }
 
-// compareOwners is the order of several owners' PTR records (records.md):
+// compareOwners is the order of several owners' PTR records (docs/records.md):
 // endpoints that have a hostname and are a Pod's first, then the older
 // Service, then by namespace, name and label.
 func compareOwners(a, b Owner) int {

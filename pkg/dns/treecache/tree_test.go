@@ -94,7 +94,7 @@ func put(t *Tree, rs ...*Records) {
 }
 
 // TestReverseOrder: who comes first among the owners of one address
-// (records.md, row PTR), whatever the order in which they came.
+// (docs/records.md, row PTR), whatever the order in which they came.
 func TestReverseOrder(t *testing.T) {
 	const addr = "192.0.2.1"
 	older := func(r *Records) *Records { r.Created = epoch.Add(-time.Second); return r }
