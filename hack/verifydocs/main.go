@@ -8,6 +8,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,7 +20,7 @@ import (
 func main() { os.Exit(run()) }
 
 func run() int {
-	mistakes, err := check(".")
+	mistakes, err := check(context.Background(), ".")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "verifydocs:", err)
 		return 1
@@ -35,13 +36,13 @@ func run() int {
 
 // check returns the mistakes in the work tree at root, each a line that begins
 // with the file's name.
-func check(root string) ([]string, error) {
-	repo, err := readRepo(root)
+func check(ctx context.Context, root string) ([]string, error) {
+	repo, err := readRepo(ctx, root)
 	if err != nil {
 		return nil, err
 	}
 	mistakes := repo.checkReferences()
-	flags, err := checkFlags(root)
+	flags, err := checkFlags(ctx, root)
 	return append(mistakes, flags...), err
 }
 
@@ -55,8 +56,8 @@ type repo struct {
 }
 
 // readRepo reads what git knows, and new files that it does not ignore.
-func readRepo(root string) (*repo, error) {
-	git := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+func readRepo(ctx context.Context, root string) (*repo, error) {
+	git := exec.CommandContext(ctx, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	git.Dir = root
 	git.Stderr = os.Stderr
 	out, err := git.Output()
@@ -107,7 +108,7 @@ func (r *repo) add(name string, text []byte) {
 }
 
 // checkFlags builds the programs and holds docs/flags.md against their --help.
-func checkFlags(root string) ([]string, error) {
+func checkFlags(ctx context.Context, root string) ([]string, error) {
 	const name = "docs/flags.md"
 	text, err := os.ReadFile(filepath.Join(root, name))
 	if err != nil {
@@ -122,7 +123,7 @@ func checkFlags(root string) ([]string, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	build := exec.Command("go", "build", "-o", dir, "./cmd/...")
+	build := exec.CommandContext(ctx, "go", "build", "-o", dir, "./cmd/...")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("building the programs: %w: %s", err, out)
@@ -130,7 +131,7 @@ func checkFlags(root string) ([]string, error) {
 	var mistakes []string
 	for _, program := range []string{"kube-dns", "dnsmasq-nanny", "sidecar"} {
 		var help bytes.Buffer
-		cmd := exec.Command(filepath.Join(dir, program), "--help")
+		cmd := exec.CommandContext(ctx, filepath.Join(dir, program), "--help")
 		cmd.Stdout, cmd.Stderr = &help, &help
 		if err := cmd.Run(); err != nil {
 			return nil, fmt.Errorf("%s --help: %w", program, err)
