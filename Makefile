@@ -98,7 +98,7 @@ bench: ## Measure kube-dns beside its peers, for 30 minutes; BENCHFLAGS='-help' 
 	@exec bin/kube-dns-bench $(BENCHFLAGS)
 
 .PHONY: verify
-verify: ## Check formatting, vet, modules, import rules, scripts; the work tree must be clean
+verify: ## Check formatting, vet, modules, import rules, scripts, docs; the work tree must be clean
 	@hack/verify.sh '$(MODULES)' '$(OWN_MODULES)'
 
 GOVULNCHECK_VERSION := v1.9.0

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks what needs no test: formatting, vet, tidy modules, dependencies that are
-# needed, the direction of imports, scripts, file modes, and that nothing of it
-# changed the work tree.
+# needed, the direction of imports, scripts, file modes, what the docs refer to,
+# and that nothing of it changed the work tree.
 #
 # Usage: verify.sh 'MODULE...' 'VETTED MODULE...'   (directories; see the Makefile)
 set -euo pipefail
@@ -116,10 +116,15 @@ done < <(git ls-files -z --cached --others --exclude-standard)
 
 for entry in $(git ls-files --cached --others --exclude-standard | cut -d/ -f1 | sort -u); do
 	case $entry in
-	.* | cmd | pkg | build | deploy | hack | Makefile | go.mod | go.sum | README.md | LICENSE) ;;
+	.* | cmd | pkg | build | deploy | docs | hack | Makefile | go.mod | go.sum | README.md | CONTRIBUTING.md | LICENSE) ;;
 	*) fail "$entry does not belong at the top level" ;;
 	esac
 done
+
+# README.md is what a newcomer reads first.
+size=$(wc -c <README.md)
+[ "$size" -le 8192 ] || fail "README.md has $size octets, more than 8192: move something to docs"
+go run ./hack/verifydocs || fail 'the docs refer to what does not exist'
 
 git --no-pager diff --exit-code || fail 'the work tree differs from the index'
 exit "$failed"

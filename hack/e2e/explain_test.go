@@ -23,7 +23,7 @@ import (
 	"kubedns/hack/e2e/harness"
 )
 
-// explanation is what /explain answers as JSON, as deploy/README.md has it.
+// explanation is what /explain answers as JSON, with the fields of docs/http.md.
 type explanation struct {
 	Question struct{ Asked, Search, Name, Type string }
 	Resolves bool

@@ -316,32 +316,25 @@ func programSource(t testing.TB) string {
 	return all.String()
 }
 
-// TestDeployREADME holds deploy/README.md against what is there.
+// TestDeployREADME holds deploy/README.md and docs/operate/alerts.md against
+// what is there.
 func TestDeployREADME(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(deployDir, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	readme := string(text)
-	for _, link := range regexp.MustCompile(`\]\(([^)#]+)\)`).FindAllStringSubmatch(readme, -1) {
-		if _, err := os.Stat(filepath.Join(deployDir, link[1])); err != nil {
-			t.Errorf("link to %s: %v", link[1], err)
-		}
-	}
+	alerts := readPage(t, "docs/operate/alerts.md")
 	for _, group := range readRules(t).Groups {
 		for _, rule := range group.Rules {
-			if rule.Alert != "" && !strings.Contains(readme, rule.Alert) {
+			if rule.Alert != "" && !regexp.MustCompile(`\b`+rule.Alert+`\b`).MatchString(alerts) {
 				t.Errorf("the alert %s is not there", rule.Alert)
 			}
 		}
 	}
-	for _, alert := range regexp.MustCompile(`\bKubeDNS[A-Za-z]+`).FindAllString(readme, -1) {
+	for _, alert := range regexp.MustCompile(`\bKubeDNS[A-Za-z]+`).FindAllString(alerts, -1) {
 		if !slices.ContainsFunc(readRules(t).Groups, func(g ruleGroup) bool {
 			return slices.ContainsFunc(g.Rules, func(r rule) bool { return r.Alert == alert })
 		}) {
 			t.Errorf("there is no alert %s", alert)
 		}
 	}
+	readme := readPage(t, "deploy/README.md")
 	for _, dir := range []string{"overlays", "components"} {
 		entries, err := os.ReadDir(filepath.Join(deployDir, dir))
 		if err != nil {

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,23 +17,36 @@ import (
 	"kubedns/hack/e2e/harness"
 )
 
-// readmeCommand is a command of the README and what it is said to print;
-// nothing where the README leaves it out.
+// readmeCommand is a command on a page and what it is said to print; nothing
+// where the page leaves it out.
 type readmeCommand struct{ line, output string }
 
-// readmeCommands are those of the block behind a heading.
-func readmeCommands(t *testing.T, heading string) []readmeCommand {
+// readPage reads a page at its path from the top of the work tree.
+func readPage(t *testing.T, page string) string {
 	t.Helper()
-	b, err := os.ReadFile("../../README.md")
+	b, err := os.ReadFile(filepath.Join("../..", page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(b), "\n## "+heading+"\n")
+	return string(b)
+}
+
+// commandBlock is the first block of commands behind a heading of the page.
+func commandBlock(t *testing.T, page, heading string) string {
+	t.Helper()
+	_, section, found := strings.Cut(readPage(t, page), "\n## "+heading+"\n")
 	_, block, opens := strings.Cut(section, "\n```\n")
 	block, _, closes := strings.Cut(block, "\n```\n")
 	if !found || !opens || !closes {
-		t.Fatalf("no block of commands behind %q", heading)
+		t.Fatalf("%s: no block of commands behind %q", page, heading)
 	}
+	return block
+}
+
+// readmeCommands are those of the block behind a heading of the page.
+func readmeCommands(t *testing.T, page, heading string) []readmeCommand {
+	t.Helper()
+	block := commandBlock(t, page, heading)
 	var commands []readmeCommand
 	for line := range strings.SplitSeq(block, "\n") {
 		if command, ok := strings.CutPrefix(line, "$ "); ok {
@@ -40,14 +56,15 @@ func readmeCommands(t *testing.T, heading string) []readmeCommand {
 		}
 	}
 	if len(commands) == 0 {
-		t.Fatalf("no command behind %q", heading)
+		t.Fatalf("%s: no command behind %q", page, heading)
 	}
 	return commands
 }
 
-// TestReadme does what the README says: make run, and while that runs the
-// commands to look into a running one, each of which prints what it says. At
-// the end an interrupt ends everything.
+// TestReadme does what README.md says: make run; and while that runs, the
+// commands of docs/try.md, each of which prints what it says there.
+// docs/metrics.md has each metric that the programs export meanwhile. At the
+// end an interrupt ends everything.
 func TestReadme(t *testing.T) {
 	for _, name := range []string{"make", "dig", "curl", "dnsmasq"} {
 		if _, err := exec.LookPath(name); err != nil {
@@ -65,10 +82,14 @@ func TestReadme(t *testing.T) {
 		name, port, _ := strings.Cut(p, "=")
 		own := strconv.Itoa(free[i])
 		env = append(env, name+"="+own)
-		replace = append(replace, ":"+port+"/", ":"+own+"/", "-p "+port+" ", "-p "+own+" ")
+		replace = append(replace, ":"+port+"/", ":"+own+"/", "-p "+port+" ", "-p "+own+" ", ":"+port+"\n", ":"+own+"\n")
 	}
 	onOwnPorts := strings.NewReplacer(replace...)
 
+	words := strings.Fields(commandBlock(t, "README.md", "Run it, test it"))
+	if !slices.Equal(words, []string{"make", "run", "make", "test"}) {
+		t.Errorf("README.md has the commands %q, want make run and make test", words)
+	}
 	run := exec.CommandContext(t.Context(), "make", "-C", "../..", "run")
 	env = append(env, "KUBECONFIG=", "MAKEFLAGS=")
 	run.Env = env
@@ -105,12 +126,15 @@ func TestReadme(t *testing.T) {
 		t.Fatal("make run has not shown everything")
 	}
 
-	for _, c := range readmeCommands(t, "Look into a running one") {
-		out, err := exec.CommandContext(t.Context(), "bash", "-c", onOwnPorts.Replace(c.line)).Output()
+	for _, c := range readmeCommands(t, "docs/try.md", "Ask it") {
+		cmd := exec.CommandContext(t.Context(), "bash", "-c", onOwnPorts.Replace(c.line+"\n"))
+		cmd.Dir = "../.."
+		out, err := cmd.Output()
 		if err != nil || len(out) == 0 || c.output != "" && string(out) != c.output {
-			t.Errorf("%s\nprints %q, %v; the README has %q", c.line, out, err, c.output)
+			t.Errorf("%s\nprints %q, %v; the page has %q", c.line, out, err, c.output)
 		}
 	}
+	checkMetricsPage(t, onOwnPorts.Replace("http://127.0.0.1:10055/metrics"), onOwnPorts.Replace("http://127.0.0.1:10054/metrics"))
 
 	if err := syscall.Kill(group, syscall.SIGINT); err != nil {
 		t.Fatal(err)
@@ -129,4 +153,44 @@ func TestReadme(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+var (
+	exportedMetric = regexp.MustCompile(`(?m)^# TYPE ((?:kubedns|skydns)_\w+) `)
+	pageMetric     = regexp.MustCompile("`((?:kubedns|skydns)_[a-z_<>]+)[`{]")
+	probeMetric    = regexp.MustCompile(`^(kubedns_probe)_(?:kubedns|dnsmasq|through)_(latency_ms|errors)$`)
+)
+
+// checkMetricsPage wants each metric that is exported at the URLs on
+// docs/metrics.md, and no other there but those that the nanny has, which
+// `make run` starts without metrics, or that have no value yet.
+func checkMetricsPage(t *testing.T, urls ...string) {
+	t.Helper()
+	documented, exported := map[string]bool{}, map[string]bool{}
+	for _, m := range pageMetric.FindAllStringSubmatch(readPage(t, "docs/metrics.md"), -1) {
+		documented[m[1]] = true
+	}
+	for _, url := range urls {
+		out, err := exec.CommandContext(t.Context(), "curl", "-sf", url).Output()
+		if err != nil {
+			t.Fatalf("%s: %v", url, err)
+		}
+		for _, m := range exportedMetric.FindAllSubmatch(out, -1) {
+			exported[probeMetric.ReplaceAllString(string(m[1]), "${1}_<label>_$2")] = true
+		}
+	}
+	if len(exported) < 30 {
+		t.Errorf("only %d metrics are exported", len(exported))
+	}
+	for name := range exported {
+		if !documented[name] {
+			t.Errorf("docs/metrics.md lacks %s", name)
+		}
+	}
+	source := programSource(t)
+	for name := range documented {
+		if !exported[name] && !strings.Contains(source, `"`+name+`"`) {
+			t.Errorf("docs/metrics.md has %s, which no program exports", name)
+		}
+	}
 }
