@@ -16,6 +16,7 @@ import (
 
 // TestBeforeSync looks at a kube-dns that cannot reach the API server yet.
 func TestBeforeSync(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	api, err := url.Parse(c.URL)
 	if err != nil {
@@ -74,6 +75,7 @@ func TestBeforeSync(t *testing.T) {
 
 // TestDrain ends a kube-dns with SIGTERM.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	admin := adminKubeconfig(t, c)
 	name := "kubernetes.default.svc." + zone
@@ -108,6 +110,7 @@ func TestDrain(t *testing.T) {
 	}
 
 	t.Run("while questions come, for the whole period", func(t *testing.T) {
+		t.Parallel()
 		const period = 4 * time.Second
 		k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 			Binary: kubeDNS(t), Kubeconfig: admin, Args: []string{"--drain-period=" + period.String()},
@@ -127,6 +130,7 @@ func TestDrain(t *testing.T) {
 	})
 
 	t.Run("early when no question comes", func(t *testing.T) {
+		t.Parallel()
 		k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 			Binary: kubeDNS(t), Kubeconfig: admin, Args: []string{"--drain-period=60s"},
 		})
@@ -136,6 +140,7 @@ func TestDrain(t *testing.T) {
 	})
 
 	t.Run("SIGINT drains too", func(t *testing.T) {
+		t.Parallel()
 		k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 			Binary: kubeDNS(t), Kubeconfig: admin, Args: []string{"--drain-period=60s"},
 		})
@@ -145,6 +150,7 @@ func TestDrain(t *testing.T) {
 	})
 
 	t.Run("a second signal ends it at once", func(t *testing.T) {
+		t.Parallel()
 		k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 			Binary: kubeDNS(t), Kubeconfig: admin, Args: []string{"--drain-period=60s"}, NoCheckExit: true,
 		})
@@ -158,6 +164,7 @@ func TestDrain(t *testing.T) {
 	})
 
 	t.Run("before it is ready", func(t *testing.T) {
+		t.Parallel()
 		api, err := url.Parse(c.URL)
 		if err != nil {
 			t.Fatal(err)

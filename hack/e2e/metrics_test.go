@@ -267,6 +267,7 @@ func TestCacheDump(t *testing.T) {
 
 // TestUserAgent makes sure that the API server can tell who asks it.
 func TestUserAgent(t *testing.T) {
+	t.Parallel()
 	agents := make(chan string, 100)
 	srv := newHTTPServer(t, func(w http.ResponseWriter, r *http.Request) {
 		select {

@@ -23,6 +23,7 @@ import (
 // being there, each with a kube-dns of its own: what was known is answered all
 // the while, and after that nothing outlives its object.
 func TestAPIServerFaults(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	both := []string{"services", "endpointslices"}
 	everything := func(f harness.Fault) func(*rig) {
@@ -398,6 +399,7 @@ func (r *rig) has(name, address string) error {
 // from then on used for something else. One kube-dns sees that the API server
 // was away; another's connection is silent for as long.
 func TestEtcdRestored(t *testing.T) {
+	t.Parallel()
 	c := ownCluster(t)
 	r := newRig(t, c)
 	direct := harness.StartKubeDNS(t, harness.KubeDNSOptions{Binary: kubeDNS(t), Kubeconfig: adminKubeconfig(t, c)})

@@ -146,15 +146,18 @@ func summarize(phases []phase, list []loadAnswer) []phase {
 // TestPodUnderFaults asks a pod questions without a pause while its
 // configuration changes, its programs are killed and it is stopped.
 func TestPodUnderFaults(t *testing.T) {
-	if !inOwnNetwork(t) {
-		return
-	}
-	prepareNetwork(t, nil)
+	t.Parallel()
 	for _, tt := range []struct{ name, dir string }{
 		{"base", deployDir},
 		{"direct", filepath.Join(deployDir, "overlays", "direct")},
 	} {
-		t.Run(tt.name, func(t *testing.T) { testFaults(t, tt.dir) })
+		t.Run(tt.name, func(t *testing.T) {
+			if !inOwnNetwork(t) {
+				return
+			}
+			prepareNetwork(t, nil)
+			testFaults(t, tt.dir)
+		})
 	}
 }
 

@@ -190,6 +190,7 @@ func checkImageFiles(t *testing.T, image, name string, machine elf.Machine) {
 
 // TestDebfiles has packages that lack what is asked for.
 func TestDebfiles(t *testing.T) {
+	t.Parallel()
 	requireTools(t, "dpkg-deb")
 	dir := t.TempDir()
 	for name, text := range map[string]string{

@@ -175,6 +175,7 @@ func overlays(t testing.TB) []string {
 // TestManifests applies deploy and each overlay to a real API server, one
 // after the other in the same cluster, and has a pod admitted.
 func TestManifests(t *testing.T) {
+	t.Parallel()
 	c := ownCluster(t)
 	restrict(t, c)
 	a := newApplier(t, c)
@@ -311,6 +312,7 @@ func (a access) String() string {
 // TestManifestRights asks a real API server about every verb on every resource
 // it has, whether the manifests' ServiceAccount may do it.
 func TestManifestRights(t *testing.T) {
+	t.Parallel()
 	own := []string{
 		"list services", "watch services",
 		"list endpointslices.discovery.k8s.io", "watch endpointslices.discovery.k8s.io",

@@ -156,6 +156,7 @@ func TestMetricNames(t *testing.T) {
 
 // TestMonitoring has Prometheus's own tool look at deploy/monitoring.
 func TestMonitoring(t *testing.T) {
+	t.Parallel()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		harness.Require(t, fmt.Errorf("promtool is not installed: %w", err))

@@ -41,22 +41,26 @@ const (
 // inOwnNetwork tells whether this process has a network namespace of its own,
 // which has nothing but loopback. Where it has not, the test is run again in a
 // process that does, and its result is this test's: the caller returns. All
-// that the process starts is in the namespace too, and can have port 53.
+// that the process starts is in the namespace too, and can have port 53. Tests
+// that call it are parallel, as is the waiting for the other process.
 func inOwnNetwork(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(networkEnv) != "" {
 		return true
 	}
+	t.Parallel()
 	requireTools(t, "podman", "runc", "catatonit", "ip")
 	images(t) // which needs the machine's network
-	removeOldPods(t)
+	oldPods.Do(func() { removeOldPods(t) })
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	pattern := "^" + t.Name() + "$"
-	if _, subtests, ok := strings.Cut(flag.Lookup("test.run").Value.String(), "/"); ok {
-		pattern += "/" + subtests
+	// Each part of -test.run matches a part of the name.
+	pattern := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
+	parts := strings.Split(flag.Lookup("test.run").Value.String(), "/")
+	if depth := strings.Count(pattern, "/") + 1; len(parts) > depth {
+		pattern += "/" + strings.Join(parts[depth:], "/")
 	}
 	cmd := exec.CommandContext(t.Context(), self, "-test.run="+pattern, "-test.v", "-test.count=1",
 		"-test.timeout="+flag.Lookup("test.timeout").Value.String())
@@ -74,6 +78,9 @@ func inOwnNetwork(t *testing.T) bool {
 	}
 	return false
 }
+
+// oldPods has removeOldPods run once: two at a time would be in each other's way.
+var oldPods sync.Once
 
 // removeOldPods removes the pods of tests that were killed.
 func removeOldPods(t testing.TB) {

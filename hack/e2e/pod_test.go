@@ -25,10 +25,7 @@ const podServer = "127.0.0.1:53"
 
 // TestPod runs a pod of the base and of the overlay direct, and asks it.
 func TestPod(t *testing.T) {
-	if !inOwnNetwork(t) {
-		return
-	}
-	prepareNetwork(t, nil)
+	t.Parallel()
 	for _, tt := range []struct {
 		name, dir string
 		direct    bool
@@ -39,6 +36,10 @@ func TestPod(t *testing.T) {
 		{name: "dual-stack", dir: filepath.Join(deployDir, "overlays", "dual-stack"), ipv6: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			if !inOwnNetwork(t) {
+				return
+			}
+			prepareNetwork(t, nil)
 			c := ownCluster(t)
 			makePodObjects(t, c)
 			upstream := harness.StartUpstream(t, "testdata/upstream.conf")

@@ -49,6 +49,7 @@ func readmeCommands(t *testing.T, heading string) []readmeCommand {
 // commands to look into a running one, each of which prints what it says. At
 // the end an interrupt ends everything.
 func TestReadme(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"make", "dig", "curl", "dnsmasq"} {
 		if _, err := exec.LookPath(name); err != nil {
 			harness.Require(t, fmt.Errorf("%s is missing: %w", name, err))

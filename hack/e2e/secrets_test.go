@@ -24,6 +24,7 @@ import (
 // kind of credentials, accepted and refused, and looks for them in its log and
 // in what it serves.
 func TestSecretsAreNotLogged(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	api := newFakeAPI(t, manyServices(3, 96))
 	a, err := harness.NewAuthority()

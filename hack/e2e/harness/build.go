@@ -43,13 +43,13 @@ func Build(ctx context.Context, dir, program string, race bool) (string, error) 
 	}
 	bin := filepath.Join(dir, program)
 	env := "CGO_ENABLED=0"
-	args := []string{"build", "-trimpath", "-o"}
+	args := []string{"build", "-o"}
 	if race && canRace() {
 		bin += ".race"
 		env = "CGO_ENABLED=1"
-		args = append(args, bin, "-race")
+		args = append(args, bin, "-race") // packages are compiled as for the unit tests
 	} else {
-		args = append(args, bin, "-ldflags", "-s -w -X kubedns/pkg/version.Version=e2e -X kubedns/pkg/version.Revision=e2e")
+		args = append(args, bin, "-trimpath", "-ldflags", "-s -w -X kubedns/pkg/version.Version=e2e -X kubedns/pkg/version.Revision=e2e")
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
 	cmd.Dir = filepath.Dir(source)
