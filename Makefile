@@ -128,6 +128,11 @@ pod: ## Build the images and run real pods of deploy/ with podman, as root, and 
 	@hack/e2e/controlplane.sh >/dev/null
 	cd hack/e2e && $(GO) test -race -count=1 -timeout 30m -v -run '^TestPod' $(PODFLAGS) .
 
+.PHONY: podfigures
+podfigures: ## Make a figure of deploy/'s pods, as root: FIGURE=layouts, size or picture into FILE
+	@hack/e2e/controlplane.sh >/dev/null
+	cd hack/e2e && $(GO) run ./cmd/podfigures '$(or $(FIGURE),$(error FIGURE is not set))' '$(abspath $(or $(FILE),$(error FILE is not set)))'
+
 .PHONY: clean
 clean: ## Remove what builds and runs leave in the work tree
 	rm -rf bin .run

@@ -129,25 +129,19 @@ func TestDrain(t *testing.T) {
 		exits(t, k, start, period-500*time.Millisecond, period+5*time.Second)
 	})
 
-	t.Run("early when no question comes", func(t *testing.T) {
-		t.Parallel()
-		k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
-			Binary: kubeDNS(t), Kubeconfig: admin, Args: []string{"--drain-period=60s"},
+	for name, sig := range map[string]syscall.Signal{
+		"early when no question comes": syscall.SIGTERM, "SIGINT drains too": syscall.SIGINT,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
+				Binary: kubeDNS(t), Kubeconfig: admin, Args: []string{"--drain-period=60s"},
+			})
+			start := signal(t, k, sig)
+			unready(t, k)
+			exits(t, k, start, 1900*time.Millisecond, 15*time.Second)
 		})
-		start := signal(t, k, syscall.SIGTERM)
-		unready(t, k)
-		exits(t, k, start, 1900*time.Millisecond, 15*time.Second)
-	})
-
-	t.Run("SIGINT drains too", func(t *testing.T) {
-		t.Parallel()
-		k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
-			Binary: kubeDNS(t), Kubeconfig: admin, Args: []string{"--drain-period=60s"},
-		})
-		start := signal(t, k, syscall.SIGINT)
-		unready(t, k)
-		exits(t, k, start, 1900*time.Millisecond, 15*time.Second)
-	})
+	}
 
 	t.Run("a second signal ends it at once", func(t *testing.T) {
 		t.Parallel()

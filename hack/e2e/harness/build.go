@@ -30,6 +30,16 @@ func sourcePath(file string) (string, error) {
 	}
 }
 
+// Chdir makes the folder dir of this repository, as "hack/e2e", the working
+// directory, which may be any in the repository.
+func Chdir(dir string) error {
+	path, err := sourcePath(dir)
+	if err != nil {
+		return err
+	}
+	return os.Chdir(path)
+}
+
 // ErrNoSource is returned for a program whose source is not in the repository.
 var ErrNoSource = errors.New("no such program")
 
