@@ -49,8 +49,14 @@ run: build ## Run kube-dns on sample manifests, or on the cluster of KUBECONFIG,
 test: test-unit e2e ## Run all tests
 
 .PHONY: test-unit
-test-unit: ## Run the unit tests
+test-unit: ## Run the unit tests, and those of the bench
 	$(GO) test -race -shuffle=on ./...
+	cd hack/bench && $(GO) test -shuffle=on ./...
+
+# The unit tests wait for a good part of their time, which the others use.
+.PHONY: check
+check: ## Run lint, verify and test-unit beside each other, the output of each in one piece
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint verify test-unit
 
 .PHONY: test-integration
 test-integration: e2e ## The same as e2e
@@ -70,7 +76,7 @@ soak: ## Change a cluster at random under load and check every answer in time, f
 	cd hack/e2e && $(GO) test -race -count=1 -timeout $$(($(SOAK_SECONDS) + 900))s -v -run '^TestSoak$$' . -soak=$(SOAK_SECONDS)s -seed=$(SEED)
 
 .PHONY: lint
-lint: $(GOLANGCI_LINT) ## Run golangci-lint on every module
+lint: $(GOLANGCI_LINT) ## Run golangci-lint, which has go vet in it, on every module
 	@for module in $(OWN_MODULES); do \
 		echo "golangci-lint $$module"; \
 		(cd "$$module" && "$(GOLANGCI_LINT)" run --allow-parallel-runners --config "$(CURDIR)/.golangci.yml" ./...); \
@@ -98,7 +104,7 @@ bench: ## Measure kube-dns beside its peers, for 30 minutes; BENCHFLAGS='-help' 
 	@exec bin/kube-dns-bench $(BENCHFLAGS)
 
 .PHONY: verify
-verify: ## Check formatting, vet, modules, import rules, scripts, docs; the work tree must be clean
+verify: ## Check formatting, modules, import rules, scripts, docs; the work tree must be clean
 	@hack/verify.sh '$(MODULES)' '$(OWN_MODULES)'
 
 GOVULNCHECK_VERSION := v1.9.0
@@ -121,6 +127,11 @@ images: ## Build the container images; REGISTRY=registry.example.org/dns also pu
 pod: ## Build the images and run real pods of deploy/ with podman, as root, and ask them
 	@hack/e2e/controlplane.sh >/dev/null
 	cd hack/e2e && $(GO) test -race -count=1 -timeout 30m -v -run '^TestPod' $(PODFLAGS) .
+
+.PHONY: podfigures
+podfigures: ## Make a figure of deploy/'s pods, as root: FIGURE=layouts, size or picture into FILE
+	@hack/e2e/controlplane.sh >/dev/null
+	cd hack/e2e && $(GO) run ./cmd/podfigures '$(or $(FIGURE),$(error FIGURE is not set))' '$(abspath $(or $(FILE),$(error FILE is not set)))'
 
 .PHONY: clean
 clean: ## Remove what builds and runs leave in the work tree

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Checks what needs no test: formatting, vet, tidy modules, dependencies that are
+# Checks what needs no test: formatting, tidy modules, dependencies that are
 # needed, the direction of imports, scripts, file modes, what the docs refer to,
-# and that nothing of it changed the work tree.
+# and that nothing of it changed the work tree. go vet is part of `make lint`.
 #
-# Usage: verify.sh 'MODULE...' 'VETTED MODULE...'   (directories; see the Makefile)
+# Usage: verify.sh 'MODULE...' 'OWN MODULE...'   (directories; see the Makefile)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-modules=$1 vetted=$2
+modules=$1 own=$2
 failed=0
 
 fail() {
@@ -17,9 +17,6 @@ fail() {
 unformatted=$(git ls-files -z --cached --others --exclude-standard '*.go' | xargs -0 -r gofmt -l)
 [ -z "$unformatted" ] || fail "not formatted by gofmt: $unformatted"
 
-for module in $vetted; do
-	(cd "$module" && go vet ./...) || fail "go vet in $module"
-done
 for module in $modules; do
 	(cd "$module" && go mod tidy -diff) || fail "go mod tidy in $module"
 done
@@ -38,7 +35,7 @@ needed() {
 		go list -m "$path" >/dev/null 2>&1 || echo "$path is replaced, and not depended on"
 	done < <(go mod edit -json | awk '/"Replace": \[/ { on = 1 } on && /"Old"/ { old = 1 } old && /"Path"/ { gsub(/[",]/, "", $2); print $2; old = 0 }')
 }
-for module in $vetted; do
+for module in $own; do
 	unneeded=$(cd "$module" && needed) || fail "looking at the dependencies of $module"
 	[ -z "$unneeded" ] || fail "dependencies of $module: $unneeded"
 done

@@ -15,6 +15,7 @@ import (
 
 	"kubedns/hack/bench/cluster"
 	"kubedns/hack/bench/proc"
+	"kubedns/hack/e2e/harness"
 )
 
 // The peers, as they are called everywhere.
@@ -141,19 +142,22 @@ func (b *bench) ask(ctx context.Context, addr netip.AddrPort, k cluster.Kind, q 
 }
 
 func freeAddr() (netip.AddrPort, error) {
-	port, err := proc.FreePort()
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port), err
+	ports, err := harness.FreePorts(1)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(ports[0])), nil
 }
 
 // freePorts returns n free ports as text.
 func freePorts(n int) ([]string, error) {
+	numbers, err := harness.FreePorts(n)
+	if err != nil {
+		return nil, err
+	}
 	ports := make([]string, n)
-	for i := range ports {
-		port, err := proc.FreePort()
-		if err != nil {
-			return nil, err
-		}
-		ports[i] = strconv.Itoa(int(port))
+	for i, port := range numbers {
+		ports[i] = strconv.Itoa(port)
 	}
 	return ports, nil
 }

@@ -31,6 +31,7 @@ type configStore interface {
 // ConfigMap and by directories as kubelet mounts one, and asks for names of
 // the zone all the while.
 func TestConfig(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	for _, tt := range []struct {
 		name string
@@ -51,7 +52,10 @@ func TestConfig(t *testing.T) {
 			return &directoryStore{dir: filepath.Join(dir, "config"), named: link}
 		}},
 	} {
-		t.Run(tt.name, func(t *testing.T) { testConfig(t, c, tt.open(t)) })
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			testConfig(t, c, tt.open(t))
+		})
 	}
 }
 
@@ -244,6 +248,7 @@ func must(t *testing.T, err error) {
 
 // TestConfigDirNotUTF8 has a file that is no text.
 func TestConfigDirNotUTF8(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "federations"), []byte{0xff, 0xfe, 'x'}, 0o600))

@@ -3,9 +3,11 @@ package e2e
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -28,9 +30,25 @@ var shared struct {
 	bins  map[string]string
 }
 
+// parallel is how many tests run at one time where -parallel does not say it.
+// Go's default is the number of processors, which would then have nothing to do:
+// tests that are parallel wait nearly all of their time. Tests that measure, or
+// look at all that is in the shared cluster, are not parallel: they run first,
+// one after the other.
+const parallel = 12
+
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	dir, err := os.MkdirTemp("", "kube-dns-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -59,18 +77,26 @@ func cluster(t *testing.T) *harness.ControlPlane {
 	if shared.plane == nil && shared.err == nil {
 		dir := filepath.Join(shared.dir, "controlplane")
 		if shared.err = os.Mkdir(dir, 0o700); shared.err == nil {
+			starting.Lock()
 			shared.plane, shared.err = harness.StartControlPlane(context.Background(), dir) // it outlives t
+			starting.Unlock()
 		}
 	}
 	usable(t, shared.err)
 	return shared.plane
 }
 
+// starting has control planes start one after the other: each takes all the
+// processor time that there is, and tests beside it need some.
+var starting sync.Mutex
+
 // ownCluster returns a control plane of the test's own, to be stopped and
 // started at will. apiArgs are more flags of the API server.
 func ownCluster(t *testing.T, apiArgs ...string) *harness.ControlPlane {
 	t.Helper()
+	starting.Lock()
 	c, err := harness.StartControlPlane(t.Context(), t.TempDir(), apiArgs...)
+	starting.Unlock()
 	usable(t, err)
 	t.Cleanup(c.Stop)
 	return c
@@ -143,6 +169,7 @@ func kubeconfig(t *testing.T, c *harness.ControlPlane, token, server string) str
 // TestControlPlane looks at the control plane itself: what later tests take
 // for granted of it.
 func TestControlPlane(t *testing.T) {
+	t.Parallel()
 	c := ownCluster(t)
 	ctx := t.Context()
 	services := c.Client.CoreV1().Services("default")

@@ -39,6 +39,7 @@ func silent(t *testing.T) string {
 // TestDeadUpstream has no upstream nameserver that answers: SERVFAIL comes
 // within the client's time-out, and the zone is answered as ever.
 func TestDeadUpstream(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	ns := ownNamespace(t, c)
 	external := clusterIPService("site", "")
@@ -53,6 +54,7 @@ func TestDeadUpstream(t *testing.T) {
 		{"two silent and one refused", silent(t) + "," + harness.DeadNameserver + "," + silent(t)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 				Binary: kubeDNS(t), Kubeconfig: adminKubeconfig(t, c), Nameservers: tt.nameservers,
 			})
@@ -95,6 +97,7 @@ func TestDeadUpstream(t *testing.T) {
 // TestFailover has one good nameserver among bad ones: it answers, from the
 // first question on, and soon once it is known which are bad.
 func TestFailover(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	good := harness.StartUpstream(t, "testdata/upstream.conf")
 	for _, tt := range []struct{ name, nameservers string }{
@@ -104,6 +107,7 @@ func TestFailover(t *testing.T) {
 		{"four are bad", silent(t) + "," + harness.DeadNameserver + "," + silent(t) + "," + good + "," + silent(t)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 				Binary: kubeDNS(t), Kubeconfig: adminKubeconfig(t, c), Nameservers: tt.nameservers,
 			})
@@ -205,6 +209,7 @@ func countServfails(conn net.Conn, n int, deadline time.Time, count func()) erro
 // TestOwnAddress names kube-dns itself as its nameserver, which would make a
 // question go round for ever.
 func TestOwnAddress(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 		Binary: kubeDNS(t), Kubeconfig: adminKubeconfig(t, c),

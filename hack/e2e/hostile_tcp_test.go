@@ -166,7 +166,7 @@ func TestHostileTCP(t *testing.T) {
 		each = 3*64 + 16 // kB
 	)
 	k := startHostile(t, fastKubeDNS(t))
-	before := processUsage(t, k.PID())
+	before := harness.ProcessUsage(t, k.PID())
 	var pipelined atomic.Int64
 	opened, stop := besiege(t, k.Addr, hostilePeers(t, &pipelined))
 	harness.Eventually(t, 20*time.Second, func() error {
@@ -185,9 +185,9 @@ func TestHostileTCP(t *testing.T) {
 	}
 	good.stop(t)
 	stop()
-	after := processUsage(t, k.PID())
+	after := harness.ProcessUsage(t, k.PID())
 	t.Logf("%d connections opened, %v at a time, %d pipelined questions answered; memory %d kB before, %d kB at most; good client: %v",
-		opened.Load(), most, pipelined.Load(), before.rss, after.hwm, good)
+		opened.Load(), most, pipelined.Load(), before.RSS, after.HWM, good)
 	good.within(t, bound)
 	if most > connections || most < connections*9/10 {
 		t.Errorf("%v connections at a time, want %d", most, connections)
@@ -195,8 +195,8 @@ func TestHostileTCP(t *testing.T) {
 	if pipelined.Load() < 1000 {
 		t.Errorf("%d pipelined questions were answered", pipelined.Load())
 	}
-	if limit := before.rss + connections*each; after.hwm > limit {
-		t.Errorf("%d kB of memory, %d kB before: want %d kB at most", after.hwm, before.rss, limit)
+	if limit := before.RSS + connections*each; after.HWM > limit {
+		t.Errorf("%d kB of memory, %d kB before: want %d kB at most", after.HWM, before.RSS, limit)
 	}
 	checkCalm(t, k)
 }

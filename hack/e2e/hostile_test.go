@@ -598,7 +598,7 @@ func TestMutatedPackets(t *testing.T) {
 	t.Logf("%d packets, seed %d", *hostilePackets, seed)
 	k := startHostile(t, fastKubeDNS(t), "--federations=mars=fed.example.org", "--udp-sockets=2")
 	good := startGoodClient(t, k)
-	before := processUsage(t, k.PID())
+	before := harness.ProcessUsage(t, k.PID())
 	goroutines, _ := k.ScrapeMetrics(t).Value("go_goroutines")
 	start := time.Now()
 
@@ -617,14 +617,14 @@ func TestMutatedPackets(t *testing.T) {
 	took := time.Since(start)
 	good.stop(t)
 	checkCalm(t, k)
-	after := processUsage(t, k.PID())
+	after := harness.ProcessUsage(t, k.PID())
 	t.Logf("%d packets in %v, %d replies; good client: %v; memory %d kB before, %d kB at most; %v of processor time for each packet",
-		sent.Load(), took.Round(time.Millisecond), replies.Load(), good, before.rss, after.hwm, (after.cpu-before.cpu)/time.Duration(sent.Load()))
+		sent.Load(), took.Round(time.Millisecond), replies.Load(), good, before.RSS, after.HWM, (after.CPU-before.CPU)/time.Duration(sent.Load()))
 	if sent.Load() < int64(*hostilePackets) || replies.Load() < sent.Load()/4 {
 		t.Errorf("%d packets sent, %d replies: that tests little", sent.Load(), replies.Load())
 	}
-	if after.hwm > before.rss+moreMemory {
-		t.Errorf("kube-dns took %d kB, %d kB before: want %d kB more at most", after.hwm, before.rss, moreMemory)
+	if after.HWM > before.RSS+moreMemory {
+		t.Errorf("kube-dns took %d kB, %d kB before: want %d kB more at most", after.HWM, before.RSS, moreMemory)
 	}
 	harness.Eventually(t, 30*time.Second, func() error {
 		// The scrape's own connection has some.

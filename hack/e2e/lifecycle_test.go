@@ -16,6 +16,7 @@ import (
 
 // TestBeforeSync looks at a kube-dns that cannot reach the API server yet.
 func TestBeforeSync(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	api, err := url.Parse(c.URL)
 	if err != nil {
@@ -74,6 +75,7 @@ func TestBeforeSync(t *testing.T) {
 
 // TestDrain ends a kube-dns with SIGTERM.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	admin := adminKubeconfig(t, c)
 	name := "kubernetes.default.svc." + zone
@@ -108,6 +110,7 @@ func TestDrain(t *testing.T) {
 	}
 
 	t.Run("while questions come, for the whole period", func(t *testing.T) {
+		t.Parallel()
 		const period = 4 * time.Second
 		k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 			Binary: kubeDNS(t), Kubeconfig: admin, Args: []string{"--drain-period=" + period.String()},
@@ -126,25 +129,22 @@ func TestDrain(t *testing.T) {
 		exits(t, k, start, period-500*time.Millisecond, period+5*time.Second)
 	})
 
-	t.Run("early when no question comes", func(t *testing.T) {
-		k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
-			Binary: kubeDNS(t), Kubeconfig: admin, Args: []string{"--drain-period=60s"},
+	for name, sig := range map[string]syscall.Signal{
+		"early when no question comes": syscall.SIGTERM, "SIGINT drains too": syscall.SIGINT,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
+				Binary: kubeDNS(t), Kubeconfig: admin, Args: []string{"--drain-period=60s"},
+			})
+			start := signal(t, k, sig)
+			unready(t, k)
+			exits(t, k, start, 1900*time.Millisecond, 15*time.Second)
 		})
-		start := signal(t, k, syscall.SIGTERM)
-		unready(t, k)
-		exits(t, k, start, 1900*time.Millisecond, 15*time.Second)
-	})
-
-	t.Run("SIGINT drains too", func(t *testing.T) {
-		k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
-			Binary: kubeDNS(t), Kubeconfig: admin, Args: []string{"--drain-period=60s"},
-		})
-		start := signal(t, k, syscall.SIGINT)
-		unready(t, k)
-		exits(t, k, start, 1900*time.Millisecond, 15*time.Second)
-	})
+	}
 
 	t.Run("a second signal ends it at once", func(t *testing.T) {
+		t.Parallel()
 		k := harness.StartKubeDNS(t, harness.KubeDNSOptions{
 			Binary: kubeDNS(t), Kubeconfig: admin, Args: []string{"--drain-period=60s"}, NoCheckExit: true,
 		})
@@ -158,6 +158,7 @@ func TestDrain(t *testing.T) {
 	})
 
 	t.Run("before it is ready", func(t *testing.T) {
+		t.Parallel()
 		api, err := url.Parse(c.URL)
 		if err != nil {
 			t.Fatal(err)

@@ -241,24 +241,8 @@ func TestOverload(t *testing.T) {
 	}
 	harness.Eventually(t, 20*time.Second, healthy)
 
-	// Three questions in four are the zone's, half of them with 60 answers and more.
-	var packets [][]byte
-	zonePackets := [][]byte{
-		slices.Clone(zoneQuestion(t)(0)),
-		question(t, func(m *dns.Msg) {
-			m.SetQuestion("crowd.big.svc.cluster.local.", dns.TypeA)
-			m.SetEdns0(1232, false)
-		}),
-		question(t, func(m *dns.Msg) { m.SetQuestion("nosuch.shop.svc.cluster.local.", dns.TypeA) }),
-	}
 	outside := outsideQuestion(t)
-	for i := range 4096 {
-		if i%4 == 3 {
-			packets = append(packets, outside(i))
-		} else {
-			packets = append(packets, zonePackets[i%4])
-		}
-	}
+	packets := overloadPackets(t, outside)
 	quiet := sample(t, newSampler(t, k.Addr, dns.RcodeSuccess, zoneQuestion(t)), 500, time.Second)
 
 	// What it can do is what it does when it has more to do than it can.
@@ -312,23 +296,7 @@ func TestOverload(t *testing.T) {
 	answered := answeredTotal(t, k) - before
 	ended := time.Now()
 
-	// As fast as ever means that a few answers in a row are.
-	recovered := time.Duration(0)
-	again := dialTimestamped(t, k.Addr)
-	again.patience = 100 * time.Millisecond
-	for inRow := 0; inRow < 20; {
-		b := zoneQuestion(t)(0)
-		binary.BigEndian.PutUint16(b, uint16(inRow+1))
-		asked := time.Now()
-		if _, latency, err := again.ask(b); err != nil || latency > max(2*quiet.percentile(99), normal) {
-			inRow = 0
-		} else if inRow++; inRow == 1 {
-			recovered = asked.Sub(ended)
-		}
-		if time.Since(ended) > 20*time.Second {
-			t.Fatal("20s after the end it is not as fast as before")
-		}
-	}
+	recovered := awaitAsFast(t, k, ended, max(2*quiet.percentile(99), normal))
 	wg.Wait()
 	t.Logf("%.0f questions a second for %v, of which %.0f were answered; the zone: %v; outside: %v; %d looks at readiness, the slowest %v; normal again after %v",
 		float64(flooded.Load())/took.Seconds(), took.Round(time.Millisecond), float64(answered)/took.Seconds(), zoneShare, outsideShare, probes,
@@ -352,6 +320,52 @@ func TestOverload(t *testing.T) {
 		t.Errorf("%.0f%% of the zone's questions are answered, %.0f%% of others: want a quarter at least, and a third of that at most", 100*in, 100*out)
 	}
 	checkCalm(t, k)
+}
+
+// overloadPackets are questions of which three in four are the zone's, half of
+// them with 60 answers and more; the others are those of outside.
+func overloadPackets(t *testing.T, outside func(i int) []byte) [][]byte {
+	t.Helper()
+	var packets [][]byte
+	zonePackets := [][]byte{
+		slices.Clone(zoneQuestion(t)(0)),
+		question(t, func(m *dns.Msg) {
+			m.SetQuestion("crowd.big.svc.cluster.local.", dns.TypeA)
+			m.SetEdns0(1232, false)
+		}),
+		question(t, func(m *dns.Msg) { m.SetQuestion("nosuch.shop.svc.cluster.local.", dns.TypeA) }),
+	}
+	for i := range 4096 {
+		if i%4 == 3 {
+			packets = append(packets, outside(i))
+		} else {
+			packets = append(packets, zonePackets[i%4])
+		}
+	}
+	return packets
+}
+
+// awaitAsFast waits until 20 answers in a row take no longer than most, and
+// returns how long after ended the first of them was asked for.
+func awaitAsFast(t *testing.T, k *harness.KubeDNS, ended time.Time, most time.Duration) time.Duration {
+	t.Helper()
+	recovered := time.Duration(0)
+	again := dialTimestamped(t, k.Addr)
+	again.patience = 100 * time.Millisecond
+	for inRow := 0; inRow < 20; {
+		b := zoneQuestion(t)(0)
+		binary.BigEndian.PutUint16(b, uint16(inRow+1))
+		asked := time.Now()
+		if _, latency, err := again.ask(b); err != nil || latency > most {
+			inRow = 0
+		} else if inRow++; inRow == 1 {
+			recovered = asked.Sub(ended)
+		}
+		if time.Since(ended) > 20*time.Second {
+			t.Fatal("20s after the end it is not as fast as before")
+		}
+	}
+	return recovered
 }
 
 // TestUpstreamsUnderLoad has nameservers that are dead, refuse or take 5 s
@@ -415,7 +429,7 @@ func TestUpstreamsUnderLoad(t *testing.T) {
 	}
 	for _, i := range instances {
 		i.outside = newSampler(t, i.k.Addr, dns.RcodeSuccess, outsideQuestion(t))
-		i.memory = processUsage(t, i.k.PID()).rss
+		i.memory = harness.ProcessUsage(t, i.k.PID()).RSS
 	}
 	for range rounds {
 		// The machine is as busy with outside names meanwhile, for which another
@@ -447,7 +461,7 @@ func TestUpstreamsUnderLoad(t *testing.T) {
 			i.outside.await(5 * time.Second)
 			asked, failed := i.outside.sent, i.outside.failures
 			t.Logf("99%% of the zone's: quiet %v, with %d questions a second that nobody answers %v; %d asked, %d SERVFAIL; memory %d kB before, %d kB at most",
-				calm.p99, rate, i.p99, asked, failed, i.memory, processUsage(t, i.k.PID()).hwm)
+				calm.p99, rate, i.p99, asked, failed, i.memory, harness.ProcessUsage(t, i.k.PID()).HWM)
 			if failed < asked*9/10 {
 				t.Errorf("%d of %d outside questions got SERVFAIL", failed, asked)
 			}

@@ -37,12 +37,30 @@ func TestMetrics(t *testing.T) {
 		return nil
 	})
 
-	const (
-		requests = "skydns_skydns_dns_request_count_total"
-		duration = "skydns_skydns_dns_request_duration_seconds"
-		size     = "skydns_skydns_dns_response_size_bytes"
-		errs     = "skydns_skydns_dns_error_count_total"
-	)
+	askAndCount(t, k, crowd)
+	m := k.ScrapeMetrics(t)
+	checkValues(t, m)
+	t.Run("programming duration has every kind of Service", func(t *testing.T) { checkProgrammingDuration(t, c, k, ns) })
+	t.Run("errors of the API server are a counter by resource and reason", func(t *testing.T) {
+		// Until something fails it may have no sample; its family says what it is.
+		if f := m["kubedns_apiserver_errors_total"]; f != nil && f.GetType().String() != "COUNTER" {
+			t.Errorf("its type is %s", f.GetType())
+		}
+	})
+}
+
+// Names of metrics, as SkyDNS had them.
+const (
+	metricRequests = "skydns_skydns_dns_request_count_total"
+	metricDuration = "skydns_skydns_dns_request_duration_seconds"
+	metricSize     = "skydns_skydns_dns_response_size_bytes"
+	metricErrors   = "skydns_skydns_dns_error_count_total"
+)
+
+// askAndCount asks questions of each kind, and looks what each has counted;
+// crowd is a name with more answers than UDP takes.
+func askAndCount(t *testing.T, k *harness.KubeDNS, crowd string) {
+	t.Helper()
 	for _, tt := range []struct {
 		name, qname string
 		qtype       uint16
@@ -71,13 +89,13 @@ func TestMetrics(t *testing.T) {
 			}
 			// The reply may be here before it has been counted.
 			harness.Eventually(t, 2*time.Second, func() error {
-				if n := moved(k.ScrapeMetrics(t), requests); n < 1 {
-					return fmt.Errorf("%s moved by %v, want 1", requests, n)
+				if n := moved(k.ScrapeMetrics(t), metricRequests); n < 1 {
+					return fmt.Errorf("%s moved by %v, want 1", metricRequests, n)
 				}
 				return nil
 			})
 			after := k.ScrapeMetrics(t)
-			for _, name := range []string{requests, duration, size} {
+			for _, name := range []string{metricRequests, metricDuration, metricSize} {
 				if n := moved(after, name); n != 1 {
 					t.Errorf("%s moved by %v, want 1", name, n)
 				}
@@ -89,21 +107,24 @@ func TestMetrics(t *testing.T) {
 			if tt.cause == "" {
 				want = 0
 			}
-			if n := moved(after, errs); n != want {
-				t.Errorf("%s moved by %v, want %v", errs, n, want)
+			if n := moved(after, metricErrors); n != want {
+				t.Errorf("%s moved by %v, want %v", metricErrors, n, want)
 			}
-			if n := moved(after, errs, "system", tt.system, "cause", tt.cause); n != want {
-				t.Errorf("%s{system=%q,cause=%q} moved by %v, want %v", errs, tt.system, tt.cause, n, want)
+			if n := moved(after, metricErrors, "system", tt.system, "cause", tt.cause); n != want {
+				t.Errorf("%s{system=%q,cause=%q} moved by %v, want %v", metricErrors, tt.system, tt.cause, n, want)
 			}
 		})
 	}
+}
 
-	m := k.ScrapeMetrics(t)
+// checkValues looks at what there is whether anything was asked or not.
+func checkValues(t *testing.T, m harness.Metrics) {
+	t.Helper()
 	t.Run("every cause is there from the start", func(t *testing.T) {
 		for _, system := range []string{"auth", "recursive", "reverse"} {
 			for _, cause := range []string{"nxdomain", "nodata", "truncated", "refused", "overflow", "servfail"} {
-				if _, ok := m.Value(errs, "system", system, "cause", cause); !ok {
-					t.Errorf("%s{system=%q,cause=%q} is missing", errs, system, cause)
+				if _, ok := m.Value(metricErrors, "system", system, "cause", cause); !ok {
+					t.Errorf("%s{system=%q,cause=%q} is missing", metricErrors, system, cause)
 				}
 			}
 		}
@@ -139,34 +160,31 @@ func TestMetrics(t *testing.T) {
 			}
 		})
 	}
-	t.Run("programming duration has every kind of Service", func(t *testing.T) {
-		// A Service's creation has whole seconds, and what is older than the
-		// program is not measured.
-		harness.NextSecond(t)
-		createService(t, c, ns, clusterIPService("single", ""))
-		external := clusterIPService("external", "")
-		external.Spec.Type, external.Spec.ExternalName, external.Spec.Ports = "ExternalName", "www.example.org", nil
-		createService(t, c, ns, external)
-		triggered := slice("crowd-y", "crowd", 100, "10.214.1.1")
-		triggered.Annotations = map[string]string{
-			"endpoints.kubernetes.io/last-change-trigger-time": time.Now().UTC().Format(time.RFC3339Nano),
-		}
-		createSlice(t, c, ns, triggered)
-		for _, kind := range []string{"cluster_ip", "headless", "external_name"} {
-			harness.Eventually(t, 5*time.Second, func() error {
-				if v, _ := k.ScrapeMetrics(t).Value("kubedns_dns_programming_duration_seconds", "service_kind", kind); v == 0 {
-					return fmt.Errorf("service_kind %q has no observation", kind)
-				}
-				return nil
-			})
-		}
-	})
-	t.Run("errors of the API server are a counter by resource and reason", func(t *testing.T) {
-		// Until something fails it may have no sample; its family says what it is.
-		if f := m["kubedns_apiserver_errors_total"]; f != nil && f.GetType().String() != "COUNTER" {
-			t.Errorf("its type is %s", f.GetType())
-		}
-	})
+}
+
+// checkProgrammingDuration makes a Service of each kind in the Namespace ns.
+func checkProgrammingDuration(t *testing.T, c *harness.ControlPlane, k *harness.KubeDNS, ns string) {
+	t.Helper()
+	// A Service's creation has whole seconds, and what is older than the
+	// program is not measured.
+	harness.NextSecond(t)
+	createService(t, c, ns, clusterIPService("single", ""))
+	external := clusterIPService("external", "")
+	external.Spec.Type, external.Spec.ExternalName, external.Spec.Ports = "ExternalName", "www.example.org", nil
+	createService(t, c, ns, external)
+	triggered := slice("crowd-y", "crowd", 100, "10.214.1.1")
+	triggered.Annotations = map[string]string{
+		"endpoints.kubernetes.io/last-change-trigger-time": time.Now().UTC().Format(time.RFC3339Nano),
+	}
+	createSlice(t, c, ns, triggered)
+	for _, kind := range []string{"cluster_ip", "headless", "external_name"} {
+		harness.Eventually(t, 5*time.Second, func() error {
+			if v, _ := k.ScrapeMetrics(t).Value("kubedns_dns_programming_duration_seconds", "service_kind", kind); v == 0 {
+				return fmt.Errorf("service_kind %q has no observation", kind)
+			}
+			return nil
+		})
+	}
 }
 
 // TestMetricsEnvironment sets the names and the path that the environment may
@@ -267,6 +285,7 @@ func TestCacheDump(t *testing.T) {
 
 // TestUserAgent makes sure that the API server can tell who asks it.
 func TestUserAgent(t *testing.T) {
+	t.Parallel()
 	agents := make(chan string, 100)
 	srv := newHTTPServer(t, func(w http.ResponseWriter, r *http.Request) {
 		select {

@@ -23,7 +23,30 @@ import (
 // being there, each with a kube-dns of its own: what was known is answered all
 // the while, and after that nothing outlives its object.
 func TestAPIServerFaults(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
+	for _, f := range apiServerFaults() {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			f.happen(t, c)
+		})
+	}
+}
+
+// An apiServerFault is a way for the API server to fail.
+type apiServerFault struct {
+	name string
+	// begin has the API server fail, and end has it be as before; with no
+	// end, kube-dns has to help itself within the time.
+	begin, end func(*rig)
+	within     time.Duration
+	// resumes tells that the watch goes on, without a list.
+	resumes bool
+	// check looks at the requests since the beginning.
+	check func(t *testing.T, r *rig, requests []harness.APIRequest)
+}
+
+func apiServerFaults() []apiServerFault {
 	both := []string{"services", "endpointslices"}
 	everything := func(f harness.Fault) func(*rig) {
 		return func(r *rig) {
@@ -57,18 +80,7 @@ func TestAPIServerFaults(t *testing.T) {
 	}
 	goneHTTP, goneHTTPOver := gone(false)
 	goneEvent, goneEventOver := gone(true)
-
-	for _, tt := range []struct {
-		name string
-		// begin has the API server fail, and end has it be as before; with no
-		// end, kube-dns has to help itself within the time.
-		begin, end func(*rig)
-		within     time.Duration
-		// resumes tells that the watch goes on, without a list.
-		resumes bool
-		// check looks at the requests since the beginning.
-		check func(t *testing.T, r *rig, requests []harness.APIRequest)
-	}{
+	return []apiServerFault{
 		{
 			name:   "every connection is silent, new ones are not",
 			begin:  func(r *rig) { r.tcp.Freeze() },
@@ -140,43 +152,44 @@ func TestAPIServerFaults(t *testing.T) {
 		},
 		{name: "500", begin: everything(harness.Fault{Status: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError}), end: over},
 		{name: "503 of a load balancer", begin: everything(harness.Fault{Status: http.StatusServiceUnavailable}), end: over},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, c)
-			begun := time.Now()
-			tt.begin(r)
-			r.change()
-			since := begun
-			if tt.end != nil {
-				r.awaitAway(begun)
-				since = time.Now()
-				tt.end(r)
-				if tt.within == 0 {
-					// The waits are 10 s at the most, and the reflector's first.
-					tt.within = 15 * time.Second
-				}
-			}
-			right := r.awaitRight(tt.within)
-			r.watch.stop(t)
-			listed := later(r.api.Listed("services", since), r.api.Listed("endpointslices", since))
-			switch {
-			case tt.end != nil && tt.resumes:
-				t.Logf("right %v after the end", right.Sub(since).Round(time.Millisecond))
-			case tt.end != nil:
-				t.Logf("right %v after the end, %v after both were listed", right.Sub(since).Round(time.Millisecond), right.Sub(listed).Round(time.Millisecond))
-				if listed.IsZero() {
-					t.Error("right without a list")
-				} else if took := right.Sub(listed); took > 2*time.Second {
-					t.Errorf("right %v after both were listed, want 2s at the most", took)
-				}
-			default:
-				t.Logf("right %v after the beginning", right.Sub(begun).Round(time.Millisecond))
-			}
-			if tt.check != nil {
-				tt.check(t, r, r.api.Requests(begun))
-			}
-		})
+	}
+}
+
+// happen has the fault happen to a kube-dns, and then end.
+func (f apiServerFault) happen(t *testing.T, c *harness.ControlPlane) {
+	t.Helper()
+	r := newRig(t, c)
+	begun := time.Now()
+	f.begin(r)
+	r.change()
+	since := begun
+	if f.end != nil {
+		r.awaitAway(begun)
+		since = time.Now()
+		f.end(r)
+		if f.within == 0 {
+			// The waits are 10 s at the most, and the reflector's first.
+			f.within = 15 * time.Second
+		}
+	}
+	right := r.awaitRight(f.within)
+	r.watch.stop(t)
+	listed := later(r.api.Listed("services", since), r.api.Listed("endpointslices", since))
+	switch {
+	case f.end != nil && f.resumes:
+		t.Logf("right %v after the end", right.Sub(since).Round(time.Millisecond))
+	case f.end != nil:
+		t.Logf("right %v after the end, %v after both were listed", right.Sub(since).Round(time.Millisecond), right.Sub(listed).Round(time.Millisecond))
+		if listed.IsZero() {
+			t.Error("right without a list")
+		} else if took := right.Sub(listed); took > 2*time.Second {
+			t.Errorf("right %v after both were listed, want 2s at the most", took)
+		}
+	default:
+		t.Logf("right %v after the beginning", right.Sub(begun).Round(time.Millisecond))
+	}
+	if f.check != nil {
+		f.check(t, r, r.api.Requests(begun))
 	}
 }
 
@@ -398,6 +411,7 @@ func (r *rig) has(name, address string) error {
 // from then on used for something else. One kube-dns sees that the API server
 // was away; another's connection is silent for as long.
 func TestEtcdRestored(t *testing.T) {
+	t.Parallel()
 	c := ownCluster(t)
 	r := newRig(t, c)
 	direct := harness.StartKubeDNS(t, harness.KubeDNSOptions{Binary: kubeDNS(t), Kubeconfig: adminKubeconfig(t, c)})

@@ -24,7 +24,8 @@ import (
 // the ways there are: known names are answered all the while, that it is cut
 // off can be seen, and after that nothing outlives its object.
 func TestOutage(t *testing.T) {
-	for _, tt := range []struct {
+	t.Parallel()
+	for i, tt := range []struct {
 		name string
 		mode harness.ProxyMode
 		// kill ends etcd and the API server meanwhile, which makes kube-dns
@@ -37,14 +38,19 @@ func TestOutage(t *testing.T) {
 		{"refused, and everything killed", harness.ProxyRefuse, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := ownCluster(t) // one after the other: that takes processor time
-			t.Parallel()       // nearly all of the rest is waiting
-			testOutage(t, c, tt.mode, tt.kill)
+			t.Parallel()
+			c := cluster(t)
+			if tt.kill {
+				c = ownCluster(t)
+			}
+			testOutage(t, c, 60+i, tt.mode, tt.kill)
 		})
 	}
 }
 
-func testOutage(t *testing.T, c *harness.ControlPlane, mode harness.ProxyMode, kill bool) {
+// testOutage uses the cluster IPs 10.96.<third>.x and the endpoints'
+// 10.211.<third>.x, which no other test has.
+func testOutage(t *testing.T, c *harness.ControlPlane, third int, mode harness.ProxyMode, kill bool) {
 	t.Helper()
 	ctx := t.Context()
 	api, err := url.Parse(c.URL)
@@ -56,30 +62,32 @@ func testOutage(t *testing.T, c *harness.ControlPlane, mode harness.ProxyMode, k
 		Binary:     kubeDNS(t),
 		Kubeconfig: kubeconfig(t, c, "", "https://"+proxy.Addr),
 	})
-	const ns = "default"
+	ns := ownNamespace(t, c)
+	serviceIP := func(n int) string { return fmt.Sprintf("10.96.%d.%d", third, n) }
+	endpointIP := func(n int) string { return fmt.Sprintf("10.211.%d.%d", third, n) }
 	fqdn := func(name string) string { return name + "." + ns + ".svc." + zone }
-	createService(t, c, ns, clusterIPService("kept", "10.96.30.1"))
-	createService(t, c, ns, clusterIPService("gone", "10.96.30.2"))
-	createService(t, c, ns, clusterIPService("again", "10.96.30.3"))
+	createService(t, c, ns, clusterIPService("kept", serviceIP(1)))
+	createService(t, c, ns, clusterIPService("gone", serviceIP(2)))
+	createService(t, c, ns, clusterIPService("again", serviceIP(3)))
 	createService(t, c, ns, headlessService("emptied"))
-	createSlice(t, c, ns, slice("emptied-x", "emptied", 0, "10.211.0.1"))
+	createSlice(t, c, ns, slice("emptied-x", "emptied", 0, endpointIP(1)))
 	createService(t, c, ns, headlessService("left"))
-	createSlice(t, c, ns, slice("left-x", "left", 0, "10.211.0.2"))
-	awaitAddress(t, k.Addr, fqdn("again"), "10.96.30.3", 10*time.Second)
-	awaitAddress(t, k.Addr, fqdn("emptied"), "10.211.0.1", 10*time.Second)
-	awaitAddress(t, k.Addr, fqdn("left"), "10.211.0.2", 10*time.Second)
+	createSlice(t, c, ns, slice("left-x", "left", 0, endpointIP(2)))
+	awaitAddress(t, k.Addr, fqdn("again"), serviceIP(3), 10*time.Second)
+	awaitAddress(t, k.Addr, fqdn("emptied"), endpointIP(1), 10*time.Second)
+	awaitAddress(t, k.Addr, fqdn("left"), endpointIP(2), 10*time.Second)
 
 	watch := watchName(t, k.Addr, fqdn("kept"))
 	proxy.SetMode(t, mode)
 	cut := time.Now()
 	deleteService(t, c, ns, "gone")
 	deleteService(t, c, ns, "again")
-	createService(t, c, ns, clusterIPService("again", "10.96.30.4"))
+	createService(t, c, ns, clusterIPService("again", serviceIP(4)))
 	if err := c.Client.DiscoveryV1().EndpointSlices(ns).Delete(ctx, "emptied-x", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	deleteService(t, c, ns, "left")
-	createService(t, c, ns, clusterIPService("fresh", "10.96.30.5"))
+	createService(t, c, ns, clusterIPService("fresh", serviceIP(5)))
 	if kill {
 		for _, step := range []func() error{
 			c.KillAPIServer, c.KillEtcd,
@@ -108,19 +116,23 @@ func testOutage(t *testing.T, c *harness.ControlPlane, mode harness.ProxyMode, k
 		if status, body := k.Readiness(t); status != 200 {
 			t.Errorf("/readiness answers %d %q, want 200: the records are complete, if old", status, body)
 		}
-		awaitAddress(t, k.Addr, fqdn("gone"), "10.96.30.2", time.Second)
+		awaitAddress(t, k.Addr, fqdn("gone"), serviceIP(2), time.Second)
 	})
 
 	proxy.SetMode(t, harness.ProxyForward)
 	const relist = 90 * time.Second // client-go waits up to 30 s, and longer by chance, before it tries again
-	awaitAddress(t, k.Addr, fqdn("fresh"), "10.96.30.5", relist)
-	awaitAddress(t, k.Addr, fqdn("again"), "10.96.30.4", relist)
+	awaitAddress(t, k.Addr, fqdn("fresh"), serviceIP(5), relist)
+	awaitAddress(t, k.Addr, fqdn("again"), serviceIP(4), relist)
 	awaitRcode(t, k.Addr, fqdn("gone"), dns.RcodeNameError, relist)
 	awaitRcode(t, k.Addr, fqdn("left"), dns.RcodeNameError, relist)
 	awaitRcode(t, k.Addr, fqdn("emptied"), dns.RcodeNameError, relist)
 	watch.stop(t)
 
-	for _, name := range []string{"2.30.96.10.in-addr.arpa.", "3.30.96.10.in-addr.arpa.", "1.0.211.10.in-addr.arpa.", "2.0.211.10.in-addr.arpa."} {
+	for _, address := range []string{serviceIP(2), serviceIP(3), endpointIP(1), endpointIP(2)} {
+		name, err := dns.ReverseAddr(address)
+		if err != nil {
+			t.Fatal(err)
+		}
 		reply := ask(t, harness.Question{Server: k.Addr, Name: name, Type: dns.TypePTR})
 		// What kube-dns does not hold it forwards, and nobody answers.
 		if len(reply.Answer) > 0 || reply.Authoritative {
@@ -132,6 +144,7 @@ func testOutage(t *testing.T, c *harness.ControlPlane, mode harness.ProxyMode, k
 // TestAPIServerRestart kills the API server under a kube-dns that is connected
 // to it, and starts it again.
 func TestAPIServerRestart(t *testing.T) {
+	t.Parallel()
 	c := ownCluster(t)
 	k := harness.StartKubeDNS(t, harness.KubeDNSOptions{Binary: kubeDNS(t), Kubeconfig: adminKubeconfig(t, c)})
 	name := "kubernetes.default.svc." + zone
@@ -217,6 +230,7 @@ func (w *nameWatch) stop(t *testing.T) {
 // that chance decides, and compares the answers with the objects there are in
 // the end.
 func TestRandomHistory(t *testing.T) {
+	t.Parallel()
 	const nServices, nChanges = 12, 400
 	c := cluster(t)
 	k := harness.StartKubeDNS(t, harness.KubeDNSOptions{Binary: kubeDNS(t), Kubeconfig: adminKubeconfig(t, c)})

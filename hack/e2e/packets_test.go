@@ -102,6 +102,7 @@ func unpack(t *testing.T, b []byte) *dns.Msg {
 
 // TestNoQuestions sends messages that are no questions, over UDP and TCP.
 func TestNoQuestions(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	k := harness.StartKubeDNS(t, harness.KubeDNSOptions{Binary: kubeDNS(t), Kubeconfig: adminKubeconfig(t, c)})
 	good := question(t, nil)
@@ -152,6 +153,7 @@ func TestNoQuestions(t *testing.T) {
 		{"opcode 15", opcode(15), []int{dns.RcodeNotImplemented}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			wait := 2 * time.Second
 			silence := tt.want[0] == none
 			if silence {
@@ -185,6 +187,7 @@ func TestNoQuestions(t *testing.T) {
 
 // TestTCPStreams has clients that use TCP in ways that are allowed.
 func TestTCPStreams(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	k := harness.StartKubeDNS(t, harness.KubeDNSOptions{Binary: kubeDNS(t), Kubeconfig: adminKubeconfig(t, c)})
 

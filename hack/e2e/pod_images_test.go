@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"kubedns/hack/e2e/harness"
+	"kubedns/hack/e2e/pods"
 )
 
 // imageLimits are the images and how many bytes each may have.
@@ -26,16 +27,16 @@ var imageArches = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM
 
 // TestImages looks at what is in the images, and builds them twice.
 func TestImages(t *testing.T) {
-	if os.Getenv(networkEnv) != "" {
+	if pods.Isolated() {
 		t.Skip("done outside of it")
 	}
-	requireTools(t, "podman", "apt-get", "dpkg-deb")
-	first := images(t)
+	pods.RequireTools(t, "podman", "apt-get", "dpkg-deb")
+	first := pods.Images(t)
 	t.Run("a second build has the same digests", func(t *testing.T) {
 		if got := strings.Count(first, "sha256:"); got != len(imageLimits)*len(imageArches) {
 			t.Fatalf("%d digests in\n%s", got, first)
 		}
-		second, err := makeImages()
+		second, err := pods.BuildImages()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,13 +48,13 @@ func TestImages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for arch, machine := range imageArches {
 				t.Run(arch, func(t *testing.T) {
-					image := imagePrefix + "/" + name + ":" + imageVersion + "-" + arch
+					image := pods.ImagePrefix + "/" + name + ":" + pods.ImageVersion + "-" + arch
 					checkImageConfig(t, image, name, arch, limit)
 					checkImageFiles(t, image, name, machine)
 				})
 			}
 			t.Run("list", func(t *testing.T) {
-				out, err := exec.CommandContext(t.Context(), "podman", "manifest", "inspect", imagePrefix+"/"+name+":"+imageVersion).Output()
+				out, err := exec.CommandContext(t.Context(), "podman", "manifest", "inspect", pods.ImagePrefix+"/"+name+":"+pods.ImageVersion).Output()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -97,7 +98,7 @@ func checkImageConfig(t *testing.T, image, name, arch string, limit int64) {
 	if got.Size > limit {
 		t.Errorf("%d bytes, at most %d", got.Size, limit)
 	}
-	if got.Config.Labels["org.opencontainers.image.version"] != imageVersion || len(got.Config.Labels["org.opencontainers.image.revision"]) < 7 {
+	if got.Config.Labels["org.opencontainers.image.version"] != pods.ImageVersion || len(got.Config.Labels["org.opencontainers.image.revision"]) < 7 {
 		t.Errorf("labels %q", got.Config.Labels)
 	}
 	t.Logf("%s: %.1f MB, created %s", image, float64(got.Size)/1e6, got.Created)
@@ -190,7 +191,8 @@ func checkImageFiles(t *testing.T, image, name string, machine elf.Machine) {
 
 // TestDebfiles has packages that lack what is asked for.
 func TestDebfiles(t *testing.T) {
-	requireTools(t, "dpkg-deb")
+	t.Parallel()
+	pods.RequireTools(t, "dpkg-deb")
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"pkg/DEBIAN/control":           "Package: empty\nVersion: 1\nArchitecture: all\nMaintainer: Nobody <nobody@example.org>\nDescription: nothing\n",

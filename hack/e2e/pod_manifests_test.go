@@ -1,14 +1,10 @@
 package e2e
 
 import (
-	"context"
-	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,47 +12,18 @@ import (
 	authzv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/restmapper"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"kubedns/hack/e2e/harness"
+	"kubedns/hack/e2e/pods"
 )
 
-const (
-	deployDir  = "../../deploy"
-	kubeSystem = metav1.NamespaceSystem
-)
-
-// kustomize builds a kustomization as `kubectl kustomize` does.
-func kustomize(t testing.TB, dir string) []*unstructured.Unstructured {
-	t.Helper()
-	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
-	if err != nil {
-		t.Fatalf("building %s: %v", dir, err)
-	}
-	var objects []*unstructured.Unstructured
-	for _, r := range built.Resources() {
-		text, err := r.MarshalJSON()
-		if err != nil {
-			t.Fatal(err)
-		}
-		o := &unstructured.Unstructured{}
-		if err := o.UnmarshalJSON(text); err != nil {
-			t.Fatalf("in %s: %v", dir, err)
-		}
-		objects = append(objects, o)
-	}
-	return objects
-}
+const kubeSystem = metav1.NamespaceSystem
 
 // object returns the object of kind named name, decoded into a T.
 func object[T any](t testing.TB, objects []*unstructured.Unstructured, kind, name string) *T {
@@ -75,83 +42,6 @@ func object[T any](t testing.TB, objects []*unstructured.Unstructured, kind, nam
 	return nil
 }
 
-// warnings collects the warnings that an API server sends with its replies.
-type warnings struct {
-	mu   sync.Mutex
-	list []string
-}
-
-// HandleWarningHeader implements rest.WarningHandler.
-func (w *warnings) HandleWarningHeader(_ int, _, text string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.list = append(w.list, text)
-}
-
-func (w *warnings) take() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	list := w.list
-	w.list = nil
-	return list
-}
-
-// An applier sends objects to an API server as `kubectl apply --server-side`
-// does, with unknown and duplicate fields as errors.
-type applier struct {
-	client   dynamic.Interface
-	mapper   meta.RESTMapper
-	warnings *warnings
-}
-
-func newApplier(t testing.TB, c *harness.ControlPlane) *applier {
-	t.Helper()
-	groups, err := restmapper.GetAPIGroupResources(c.Client.Discovery())
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &applier{mapper: restmapper.NewDiscoveryRESTMapper(groups), warnings: &warnings{}}
-	cfg := rest.CopyConfig(c.Admin)
-	cfg.WarningHandler = a.warnings
-	if a.client, err = dynamic.NewForConfig(cfg); err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
-
-func (a *applier) apply(ctx context.Context, o *unstructured.Unstructured) error {
-	gvk := o.GroupVersionKind()
-	mapping, err := a.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
-	if err != nil {
-		return err
-	}
-	text, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
-	var client dynamic.ResourceInterface = a.client.Resource(mapping.Resource)
-	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-		client = a.client.Resource(mapping.Resource).Namespace(o.GetNamespace())
-	}
-	_, err = client.Patch(ctx, o.GetName(), types.ApplyPatchType, text, metav1.PatchOptions{
-		FieldManager: "kubectl", Force: ptr(true), FieldValidation: metav1.FieldValidationStrict,
-	})
-	return err
-}
-
-// applyAll applies every object, and fails the test for an error or a warning.
-func (a *applier) applyAll(t testing.TB, objects []*unstructured.Unstructured) {
-	t.Helper()
-	for _, o := range objects {
-		if err := a.apply(t.Context(), o); err != nil {
-			t.Fatalf("applying %s %s: %v", o.GetKind(), o.GetName(), err)
-		}
-		if list := a.warnings.take(); len(list) > 0 {
-			t.Errorf("applying %s %s, the API server warns: %q", o.GetKind(), o.GetName(), list)
-		}
-	}
-}
-
 // restrict makes kube-system a Namespace where a pod must meet the Pod Security
 // Standard "restricted", the strictest.
 func restrict(t testing.TB, c *harness.ControlPlane) {
@@ -165,37 +55,38 @@ func restrict(t testing.TB, c *harness.ControlPlane) {
 // overlays are deploy and everything under deploy/overlays.
 func overlays(t testing.TB) []string {
 	t.Helper()
-	dirs, err := filepath.Glob(filepath.Join(deployDir, "overlays", "*"))
+	dirs, err := filepath.Glob(filepath.Join(pods.DeployDir, "overlays", "*"))
 	if err != nil || len(dirs) < 4 {
 		t.Fatalf("overlays %q: %v", dirs, err)
 	}
-	return append([]string{deployDir}, dirs...)
+	return append([]string{pods.DeployDir}, dirs...)
 }
 
 // TestManifests applies deploy and each overlay to a real API server, one
 // after the other in the same cluster, and has a pod admitted.
 func TestManifests(t *testing.T) {
+	t.Parallel()
 	c := ownCluster(t)
 	restrict(t, c)
-	a := newApplier(t, c)
+	a := pods.NewApplier(t, c)
 
 	t.Run("a warning is noticed", func(t *testing.T) {
 		deprecated := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "v1", "kind": "Endpoints",
 			"metadata": map[string]any{"name": "old", "namespace": "default"},
 		}}
-		if err := a.apply(t.Context(), deprecated); err != nil {
+		if err := a.Apply(t.Context(), deprecated); err != nil {
 			t.Fatal(err)
 		}
-		if len(a.warnings.take()) == 0 {
+		if len(a.Warnings()) == 0 {
 			t.Error("no warning for Endpoints: other tests here could not fail")
 		}
 	})
 	for _, dir := range overlays(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
-			objects := kustomize(t, dir)
-			a.applyAll(t, objects)
-			a.applyAll(t, objects) // a second time changes nothing
+			objects := pods.Kustomize(t, dir)
+			a.ApplyAll(t, objects)
+			a.ApplyAll(t, objects) // a second time changes nothing
 
 			deployment, err := c.Client.AppsV1().Deployments(kubeSystem).Get(t.Context(), "kube-dns", metav1.GetOptions{})
 			if err != nil {
@@ -211,7 +102,7 @@ func TestManifests(t *testing.T) {
 		})
 	}
 	t.Run("dual-stack/addresses", func(t *testing.T) {
-		a.applyAll(t, kustomize(t, filepath.Join(deployDir, "overlays", "dual-stack")))
+		a.ApplyAll(t, pods.Kustomize(t, filepath.Join(pods.DeployDir, "overlays", "dual-stack")))
 		service, err := c.Client.CoreV1().Services(kubeSystem).Get(t.Context(), "kube-dns", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -221,15 +112,15 @@ func TestManifests(t *testing.T) {
 		}
 	})
 	t.Run("over the Deployment of kube-dns 1.2x", func(t *testing.T) {
-		for _, o := range kustomize(t, "testdata/pod-stock") {
-			if err := a.apply(t.Context(), o); err != nil {
+		for _, o := range pods.Kustomize(t, "testdata/pod-stock") {
+			if err := a.Apply(t.Context(), o); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if len(a.warnings.take()) == 0 {
+		if len(a.Warnings()) == 0 {
 			t.Error("no warning of what its containers may do")
 		}
-		a.applyAll(t, kustomize(t, deployDir))
+		a.ApplyAll(t, pods.Kustomize(t, pods.DeployDir))
 		deployment, err := c.Client.AppsV1().Deployments(kubeSystem).Get(t.Context(), "kube-dns", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -246,7 +137,7 @@ func TestManifests(t *testing.T) {
 		if _, err := configMaps.Patch(t.Context(), "kube-dns", types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "operator"}); err != nil {
 			t.Fatal(err)
 		}
-		a.applyAll(t, kustomize(t, deployDir))
+		a.ApplyAll(t, pods.Kustomize(t, pods.DeployDir))
 		configMap, err := configMaps.Get(t.Context(), "kube-dns", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -262,7 +153,7 @@ func TestManifests(t *testing.T) {
 func TestManifestsAsWritten(t *testing.T) {
 	for _, dir := range overlays(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
-			objects := kustomize(t, dir)
+			objects := pods.Kustomize(t, dir)
 			d := object[appsv1.Deployment](t, objects, "Deployment", "kube-dns")
 			spec := d.Spec.Template.Spec
 			rolling := d.Spec.Strategy.RollingUpdate
@@ -311,6 +202,7 @@ func (a access) String() string {
 // TestManifestRights asks a real API server about every verb on every resource
 // it has, whether the manifests' ServiceAccount may do it.
 func TestManifestRights(t *testing.T) {
+	t.Parallel()
 	own := []string{
 		"list services", "watch services",
 		"list endpointslices.discovery.k8s.io", "watch endpointslices.discovery.k8s.io",
@@ -329,15 +221,15 @@ func TestManifestRights(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := ownCluster(t)
-			a := newApplier(t, c)
-			dir := filepath.Join(deployDir, "overlays", tt.overlay)
+			a := pods.NewApplier(t, c)
+			dir := filepath.Join(pods.DeployDir, "overlays", tt.overlay)
 			if tt.overlay == ".." {
-				dir = deployDir
+				dir = pods.DeployDir
 			}
 			if tt.components != nil {
 				dir = withComponents(t, tt.components)
 			}
-			a.applyAll(t, kustomize(t, dir))
+			a.ApplyAll(t, pods.Kustomize(t, dir))
 			// What every ServiceAccount may do, as to ask what it may do.
 			everybody, _ := accesses(t, c, "somebody")
 			allowed, denied := accesses(t, c, "kube-dns")
@@ -350,12 +242,6 @@ func TestManifestRights(t *testing.T) {
 				t.Errorf("only %d accesses denied: was everything asked?", len(denied))
 			}
 			t.Logf("%d allowed, %d more that are everybody's, %d denied", len(allowed), len(everybody), len(denied))
-			if file := os.Getenv("RIGHTS_TABLE"); file != "" {
-				text := fmt.Sprintf("%s\nallowed:\n%s\ndenied:\n%s\n", tt.name, strings.Join(allowed, "\n"), strings.Join(denied, "\n"))
-				if err := os.WriteFile(file+"."+strings.ReplaceAll(tt.name, " ", "-"), []byte(text), 0o644); err != nil {
-					t.Error(err)
-				}
-			}
 			tryToken(t, c)
 		})
 	}
@@ -365,7 +251,7 @@ func TestManifestRights(t *testing.T) {
 func withComponents(t testing.TB, components []string) string {
 	t.Helper()
 	dir := t.TempDir()
-	deploy, err := filepath.Abs(deployDir)
+	deploy, err := filepath.Abs(pods.DeployDir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -15,60 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"kubedns/hack/e2e/harness"
+	"kubedns/hack/e2e/pods"
 )
-
-const monitoringDir = deployDir + "/monitoring"
-
-// A dashboardPanel is what matters of a panel of deploy/monitoring/dashboard.json.
-type dashboardPanel struct {
-	ID          int    `json:"id"`
-	Type        string `json:"type"`
-	Title       string `json:"title"`
-	FieldConfig struct {
-		Defaults struct {
-			Unit string `json:"unit"`
-		} `json:"defaults"`
-	} `json:"fieldConfig"`
-	GridPos struct {
-		H, W, X, Y int
-	} `json:"gridPos"`
-	Targets []struct {
-		Expr         string `json:"expr"`
-		LegendFormat string `json:"legendFormat"`
-		RefID        string `json:"refId"`
-	} `json:"targets"`
-}
-
-type dashboardFile struct {
-	Title         string           `json:"title"`
-	UID           string           `json:"uid"`
-	SchemaVersion int              `json:"schemaVersion"`
-	Panels        []dashboardPanel `json:"panels"`
-	Templating    struct {
-		List []struct {
-			Name string `json:"name"`
-			Type string `json:"type"`
-		} `json:"list"`
-	} `json:"templating"`
-}
-
-func readDashboard(t testing.TB) *dashboardFile {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(monitoringDir, "dashboard.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var d dashboardFile
-	if err := json.Unmarshal(text, &d); err != nil {
-		t.Fatal(err)
-	}
-	return &d
-}
-
-// withoutVariables puts values into the place of the dashboard's variables.
-func withoutVariables(expr, rateInterval string) string {
-	return strings.NewReplacer("$__rate_interval", rateInterval, "$job", "kube-dns", "$pod", ".*").Replace(expr)
-}
 
 // A ruleFile is a file of Prometheus's rules.
 type ruleFile struct {
@@ -90,7 +37,7 @@ type rule struct {
 
 func readRules(t testing.TB) *ruleFile {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(monitoringDir, "rules.yaml"))
+	text, err := os.ReadFile(filepath.Join(pods.MonitoringDir, "rules.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +64,7 @@ func monitoringMetrics(t testing.TB) map[string]string {
 			}
 		}
 	}
-	for _, p := range readDashboard(t).Panels {
+	for _, p := range pods.ReadDashboard(t).Panels {
 		for _, target := range p.Targets {
 			for _, name := range metricNames(target.Expr) {
 				used[name] = "panel " + p.Title
@@ -156,6 +103,7 @@ func TestMetricNames(t *testing.T) {
 
 // TestMonitoring has Prometheus's own tool look at deploy/monitoring.
 func TestMonitoring(t *testing.T) {
+	t.Parallel()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		harness.Require(t, fmt.Errorf("promtool is not installed: %w", err))
@@ -163,7 +111,7 @@ func TestMonitoring(t *testing.T) {
 	run := func(t *testing.T, args ...string) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), promtool, args...)
-		cmd.Dir = monitoringDir
+		cmd.Dir = pods.MonitoringDir
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("promtool %q: %v\n%s", args, err, out)
 		}
@@ -171,7 +119,7 @@ func TestMonitoring(t *testing.T) {
 	t.Run("check rules", func(t *testing.T) { run(t, "check", "rules", "rules.yaml") })
 	t.Run("test rules", func(t *testing.T) { run(t, "test", "rules", "rules_test.yaml") })
 	t.Run("every alert has a test", func(t *testing.T) {
-		tests, err := os.ReadFile(filepath.Join(monitoringDir, "rules_test.yaml"))
+		tests, err := os.ReadFile(filepath.Join(pods.MonitoringDir, "rules_test.yaml"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +138,7 @@ func TestMonitoring(t *testing.T) {
 		}
 	})
 	t.Run("scrape.yaml", func(t *testing.T) {
-		text, err := os.ReadFile(filepath.Join(monitoringDir, "scrape.yaml"))
+		text, err := os.ReadFile(filepath.Join(pods.MonitoringDir, "scrape.yaml"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,7 +166,7 @@ func TestMonitoring(t *testing.T) {
 
 func checkDashboard(t *testing.T, promtool func(*testing.T, ...string)) {
 	t.Helper()
-	d := readDashboard(t)
+	d := pods.ReadDashboard(t)
 	if d.Title == "" || d.UID == "" || d.SchemaVersion < 36 || len(d.Panels) < 15 {
 		t.Errorf("title %q, UID %q, schema %d, %d panels", d.Title, d.UID, d.SchemaVersion, len(d.Panels))
 	}
@@ -252,7 +200,7 @@ func checkDashboard(t *testing.T, promtool func(*testing.T, ...string)) {
 			if !strings.Contains(target.Expr, `job="$job", pod=~"$pod"`) {
 				t.Errorf("%q does not select job and pod: %s", p.Title, target.Expr)
 			}
-			rules.Groups[0].Rules = append(rules.Groups[0].Rules, rule{Record: fmt.Sprintf("panel_%d_%s", p.ID, target.RefID), Expr: withoutVariables(target.Expr, "5m")})
+			rules.Groups[0].Rules = append(rules.Groups[0].Rules, rule{Record: fmt.Sprintf("panel_%d_%s", p.ID, target.RefID), Expr: pods.WithoutVariables(target.Expr, "5m")})
 		}
 	}
 	text, err := yaml.Marshal(rules)
@@ -269,11 +217,11 @@ func checkDashboard(t *testing.T, promtool func(*testing.T, ...string)) {
 // checkMetricNames fails for each metric that rules or dashboard read and that
 // is neither among those that the pod exports nor in the programs' source: some
 // have no value before there is something to count.
-func checkMetricNames(t *testing.T, p *pod) {
+func checkMetricNames(t *testing.T, p *pods.Pod) {
 	t.Helper()
 	exported := map[string]bool{}
 	for _, path := range []string{"10054/metrics", "10055/metrics", "10056/metrics"} {
-		_, body := p.get(t, path)
+		_, body := p.Get(t, path)
 		for line := range strings.Lines(body) {
 			if !strings.HasPrefix(line, "#") {
 				exported[line[:strings.IndexAny(line, "{ ")]] = true
@@ -336,7 +284,7 @@ func TestDeployREADME(t *testing.T) {
 	}
 	readme := readPage(t, "deploy/README.md")
 	for _, dir := range []string{"overlays", "components"} {
-		entries, err := os.ReadDir(filepath.Join(deployDir, dir))
+		entries, err := os.ReadDir(filepath.Join(pods.DeployDir, dir))
 		if err != nil {
 			t.Fatal(err)
 		}

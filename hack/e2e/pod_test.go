@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -13,38 +12,34 @@ import (
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"kubedns/hack/e2e/harness"
+	"kubedns/hack/e2e/pods"
 )
-
-func goArch() string { return runtime.GOARCH }
-
-// podServer is where a pod answers.
-const podServer = "127.0.0.1:53"
 
 // TestPod runs a pod of the base and of the overlay direct, and asks it.
 func TestPod(t *testing.T) {
-	if !inOwnNetwork(t) {
-		return
-	}
-	prepareNetwork(t, nil)
+	t.Parallel()
 	for _, tt := range []struct {
 		name, dir string
 		direct    bool
 		ipv6      bool
 	}{
-		{name: "base", dir: deployDir},
-		{name: "direct", dir: filepath.Join(deployDir, "overlays", "direct"), direct: true},
-		{name: "dual-stack", dir: filepath.Join(deployDir, "overlays", "dual-stack"), ipv6: true},
+		{name: "base", dir: pods.DeployDir},
+		{name: "direct", dir: filepath.Join(pods.DeployDir, "overlays", "direct"), direct: true},
+		{name: "dual-stack", dir: filepath.Join(pods.DeployDir, "overlays", "dual-stack"), ipv6: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			if !pods.InOwnNetwork(t) {
+				return
+			}
+			pods.PrepareNetwork(t, nil)
 			c := ownCluster(t)
-			makePodObjects(t, c)
+			pods.MakeObjects(t, c)
 			upstream := harness.StartUpstream(t, "testdata/upstream.conf")
-			stub := harness.StartUpstream(t, stubConfig(t))
-			p := startPod(t, c, tt.dir)
-			p.awaitHealthy(t)
+			stub := harness.StartUpstream(t, pods.StubConfig(t))
+			p := pods.Start(t, c, tt.dir)
+			p.AwaitHealthy(t)
 			checkPrivileges(t, p)
 			configure(t, p, stub, upstream)
 			askPod(t, tt.direct)
@@ -66,67 +61,36 @@ func TestPod(t *testing.T) {
 // nothing but the images is new, and the user of dnsmasq: where ports below
 // 1024 are kept for root, as here, it has to be root.
 func TestPodStock(t *testing.T) {
-	if !inOwnNetwork(t) {
+	if !pods.InOwnNetwork(t) {
 		return
 	}
-	prepareNetwork(t, []corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "1024"}})
+	pods.PrepareNetwork(t, []corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "1024"}})
 	c := ownCluster(t)
-	makePodObjects(t, c)
+	pods.MakeObjects(t, c)
 	upstream := harness.StartUpstream(t, "testdata/upstream.conf")
-	stub := harness.StartUpstream(t, stubConfig(t))
-	newApplier(t, c).applyAll(t, kustomize(t, deployDir))
-	p := startPod(t, c, "testdata/pod-stock")
-	p.awaitHealthy(t)
+	stub := harness.StartUpstream(t, pods.StubConfig(t))
+	pods.NewApplier(t, c).ApplyAll(t, pods.Kustomize(t, pods.DeployDir))
+	p := pods.Start(t, c, "testdata/pod-stock")
+	p.AwaitHealthy(t)
 	configure(t, p, stub, upstream)
 	askPod(t, false)
 }
 
 // configure gives the pod a stub domain and an upstream nameserver, and waits
 // until it has them.
-func configure(t testing.TB, p *pod, stub, upstream string) {
+func configure(t testing.TB, p *pods.Pod, stub, upstream string) {
 	t.Helper()
-	p.setConfig(t, map[string]string{
+	p.SetConfig(t, map[string]string{
 		"stubDomains":         fmt.Sprintf(`{"corp.example.net": [%q]}`, stub),
 		"upstreamNameservers": fmt.Sprintf(`[%q]`, upstream),
 	})
 	harness.Eventually(t, 20*time.Second, func() error {
-		reply, err := harness.Ask(t.Context(), harness.Question{Server: podServer, Name: "db.corp.example.net.", Type: dns.TypeA})
+		reply, err := harness.Ask(t.Context(), harness.Question{Server: pods.Server, Name: "db.corp.example.net.", Type: dns.TypeA})
 		if err == nil && len(reply.Answer) == 0 {
 			err = fmt.Errorf("no answer in %s", reply)
 		}
 		return err
 	})
-}
-
-// stubConfig is a file that makes dnsmasq the nameserver of corp.example.net.
-func stubConfig(t testing.TB) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "stub.conf")
-	text := `no-resolv
-no-hosts
-local=/corp.example.net/
-host-record=db.corp.example.net,192.0.2.55
-address=/load.corp.example.net/192.0.2.56
-local-ttl=60
-`
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}
-
-// makePodObjects makes the Services that the pod is asked about.
-func makePodObjects(t testing.TB, c *harness.ControlPlane) {
-	t.Helper()
-	createService(t, c, "default", clusterIPService("web", "10.96.7.7"))
-	createService(t, c, "default", headlessService("db"))
-	createSlice(t, c, "default", slice("db-1", "db", 0, "10.244.1.1", "10.244.1.2", "10.244.1.3"))
-	for name, target := range map[string]string{"docs": "www.example.org", "partner": "db.corp.example.net"} {
-		createService(t, c, "default", &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: target},
-		})
-	}
 }
 
 // askPod asks a question of each kind.
@@ -163,7 +127,7 @@ func askPod(t *testing.T, direct bool) {
 			continue // elsewhere kube-dns asks the upstream nameservers for external names, not dnsmasq
 		}
 		t.Run(tt.name, func(t *testing.T) {
-			reply := ask(t, harness.Question{Server: podServer, Name: tt.qname, Type: tt.qtype, TCP: tt.tcp})
+			reply := ask(t, harness.Question{Server: pods.Server, Name: tt.qname, Type: tt.qtype, TCP: tt.tcp})
 			var got []string
 			for _, rr := range reply.Answer {
 				got = append(got, strings.TrimPrefix(rr.String(), rr.Header().String()))
@@ -178,7 +142,7 @@ func askPod(t *testing.T, direct bool) {
 }
 
 // checkEndpoints asks what probes and Prometheus ask.
-func checkEndpoints(t *testing.T, p *pod) {
+func checkEndpoints(t *testing.T, p *pods.Pod) {
 	t.Helper()
 	for _, tt := range []struct{ path, want string }{
 		{"8081/readiness", "ok"},
@@ -191,7 +155,7 @@ func checkEndpoints(t *testing.T, p *pod) {
 		{"10056/metrics", `kubedns_nanny_server_in_force{domain="corp.example.net"`},
 	} {
 		t.Run(tt.path, func(t *testing.T) {
-			if status, body := p.get(t, tt.path); status != http.StatusOK || !strings.Contains(body, tt.want) {
+			if status, body := p.Get(t, tt.path); status != http.StatusOK || !strings.Contains(body, tt.want) {
 				t.Errorf("%d, want 200 and %q in\n%s", status, tt.want, body)
 			}
 		})
@@ -199,10 +163,10 @@ func checkEndpoints(t *testing.T, p *pod) {
 }
 
 // checkPrivileges looks at every process of the pod.
-func checkPrivileges(t *testing.T, p *pod) {
+func checkPrivileges(t *testing.T, p *pods.Pod) {
 	t.Helper()
 	for name, pid := range map[string]int{
-		"kubedns": p.pid(t, "kubedns"), "nanny": p.pid(t, "dnsmasq"), "dnsmasq": p.dnsmasqPID(t), "sidecar": p.pid(t, "sidecar"),
+		"kubedns": p.PID(t, "kubedns"), "nanny": p.PID(t, "dnsmasq"), "dnsmasq": p.DnsmasqPID(t), "sidecar": p.PID(t, "sidecar"),
 	} {
 		t.Run(name+" has no privileges", func(t *testing.T) {
 			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -228,17 +192,17 @@ func checkPrivileges(t *testing.T, p *pod) {
 
 // checkRefusal gives the pod a ConfigMap with a mistake: what was in force
 // stays, and can be seen to.
-func checkRefusal(t *testing.T, p *pod) {
+func checkRefusal(t *testing.T, p *pods.Pod) {
 	t.Helper()
 	t.Run("a ConfigMap with a mistake is refused", func(t *testing.T) {
-		p.setConfig(t, map[string]string{"stubDomains": `{"corp.example.net": ["192.0.2.300"]}`})
+		p.SetConfig(t, map[string]string{"stubDomains": `{"corp.example.net": ["192.0.2.300"]}`})
 		harness.Eventually(t, 20*time.Second, func() error {
-			if _, body := p.get(t, "10056/metrics"); !strings.Contains(body, `kubedns_nanny_reloads_total{result="refused"} 1`) {
+			if _, body := p.Get(t, "10056/metrics"); !strings.Contains(body, `kubedns_nanny_reloads_total{result="refused"} 1`) {
 				return fmt.Errorf("the nanny has not refused it")
 			}
 			return nil
 		})
-		reply := ask(t, harness.Question{Server: podServer, Name: "db.corp.example.net.", Type: dns.TypeA})
+		reply := ask(t, harness.Question{Server: pods.Server, Name: "db.corp.example.net.", Type: dns.TypeA})
 		if len(reply.Answer) != 1 {
 			t.Errorf("the stub domain is gone: %s", reply)
 		}

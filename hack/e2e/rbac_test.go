@@ -22,6 +22,7 @@ func right(group, resource string, verbs ...string) rbacv1.PolicyRule {
 // TestEnoughRights runs kube-dns with a ServiceAccount that has the rights the
 // documentation names and no others.
 func TestEnoughRights(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	services := right("", "services", "list", "watch")
 	slices := right("discovery.k8s.io", "endpointslices", "list", "watch")
@@ -54,6 +55,7 @@ func TestEnoughRights(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			token, err := c.ServiceAccountToken(t.Context(), "enough-"+tt.name, tt.wide, tt.namespaced)
 			if err != nil {
 				t.Fatal(err)
@@ -79,6 +81,7 @@ func TestEnoughRights(t *testing.T) {
 // TestMissingRights runs kube-dns without a right that it needs: it says so,
 // and is ready once it has it.
 func TestMissingRights(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	services := right("", "services", "list", "watch")
 	slices := right("discovery.k8s.io", "endpointslices", "list", "watch")
@@ -91,6 +94,7 @@ func TestMissingRights(t *testing.T) {
 		{missing: "endpointslices", rights: services, later: slices},
 	} {
 		t.Run(tt.missing, func(t *testing.T) {
+			t.Parallel()
 			name := "missing-" + tt.missing
 			token, err := c.ServiceAccountToken(t.Context(), name, []rbacv1.PolicyRule{tt.rights}, nil)
 			if err != nil {

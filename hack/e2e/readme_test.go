@@ -66,6 +66,7 @@ func readmeCommands(t *testing.T, page, heading string) []readmeCommand {
 // docs/metrics.md has each metric that the programs export meanwhile. At the
 // end an interrupt ends everything.
 func TestReadme(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"make", "dig", "curl", "dnsmasq"} {
 		if _, err := exec.LookPath(name); err != nil {
 			harness.Require(t, fmt.Errorf("%s is missing: %w", name, err))

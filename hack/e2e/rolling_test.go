@@ -20,13 +20,16 @@ import (
 // one after the other, under load: no question is lost. That the test sees what
 // is lost, a kube-dns that does not drain shows.
 func TestRollingReplacement(t *testing.T) {
+	t.Parallel()
 	t.Run("drained", func(t *testing.T) {
+		t.Parallel()
 		load := roll(t, "--drain-period=5s")
 		if lost := load.lost(); len(lost) > 0 {
 			t.Errorf("%d questions were lost, the first: %s", len(lost), lost[0])
 		}
 	})
 	t.Run("not drained", func(t *testing.T) {
+		t.Parallel()
 		load := roll(t, "--drain-period=1ms")
 		if lost := load.lost(); len(lost) == 0 {
 			t.Error("no question was lost, although no instance went on until the balancer had taken it out")

@@ -164,6 +164,7 @@ func askUntilRight(t *testing.T, server, name, address string) {
 // TestSnapshotCannotBeWritten has a folder that is read-only, and a disk that
 // is full: a warning, a metric, and no effect on answers.
 func TestSnapshotCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("mounting a file system needs root")
 	}
@@ -177,6 +178,7 @@ func TestSnapshotCannotBeWritten(t *testing.T) {
 		{"full", "size=4k", 0, "no space left on device"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			if err := syscall.Mount("tmpfs", dir, "tmpfs", tt.flags, tt.options); err != nil {
 				t.Skipf("mounting a small file system: %v", err)

@@ -48,6 +48,7 @@ const (
 // The flags -soak and -seed say for how long and from which seed. The seed
 // decides what is written and asked, but not the moments.
 func TestSoak(t *testing.T) {
+	t.Parallel()
 	s := newSoak(t)
 	s.launch(t)
 	s.start(t)

@@ -62,6 +62,7 @@ func getJSON[T any](t *testing.T, k *harness.KubeDNS, path string) (v T) {
 // TestStatus looks at / and /config before the API server can be reached,
 // while it can, once it is away again, and after a restart without it.
 func TestStatus(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	api, err := url.Parse(c.URL)
 	if err != nil {

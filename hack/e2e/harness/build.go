@@ -30,6 +30,16 @@ func sourcePath(file string) (string, error) {
 	}
 }
 
+// Chdir makes the folder dir of this repository, as "hack/e2e", the working
+// directory, which may be any in the repository.
+func Chdir(dir string) error {
+	path, err := sourcePath(dir)
+	if err != nil {
+		return err
+	}
+	return os.Chdir(path)
+}
+
 // ErrNoSource is returned for a program whose source is not in the repository.
 var ErrNoSource = errors.New("no such program")
 
@@ -43,13 +53,13 @@ func Build(ctx context.Context, dir, program string, race bool) (string, error) 
 	}
 	bin := filepath.Join(dir, program)
 	env := "CGO_ENABLED=0"
-	args := []string{"build", "-trimpath", "-o"}
+	args := []string{"build", "-o"}
 	if race && canRace() {
 		bin += ".race"
 		env = "CGO_ENABLED=1"
-		args = append(args, bin, "-race")
+		args = append(args, bin, "-race") // packages are compiled as for the unit tests
 	} else {
-		args = append(args, bin, "-ldflags", "-s -w -X kubedns/pkg/version.Version=e2e -X kubedns/pkg/version.Revision=e2e")
+		args = append(args, bin, "-trimpath", "-ldflags", "-s -w -X kubedns/pkg/version.Version=e2e -X kubedns/pkg/version.Revision=e2e")
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
 	cmd.Dir = filepath.Dir(source)

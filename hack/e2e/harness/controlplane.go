@@ -31,6 +31,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"kubedns/hack/e2e/process"
 )
 
 // startTimeout is how long etcd and the API server may take to be ready; on an
@@ -158,7 +160,7 @@ func (c *ControlPlane) writeKeys() error {
 func (c *ControlPlane) StartEtcd(ctx context.Context) error {
 	client := fmt.Sprintf("http://127.0.0.1:%d", c.etcdPort)
 	peer := fmt.Sprintf("http://127.0.0.1:%d", c.etcdPeer)
-	p, err := start(c.etcdLog, nil, c.etcdPath,
+	p, err := process.Start(process.Options{Log: c.etcdLog}, c.etcdPath,
 		"--data-dir", filepath.Join(c.dir, "etcd"),
 		"--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
@@ -196,7 +198,7 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 		"--shutdown-send-retry-after",
 		"--shutdown-watch-termination-grace-period", "1s",
 	}
-	p, err := start(c.apiserverLog, nil, c.apiPath, append(args, c.apiArgs...)...)
+	p, err := process.Start(process.Options{Log: c.apiserverLog}, c.apiPath, append(args, c.apiArgs...)...)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"kubedns/hack/e2e/process"
 )
 
 // KubeDNSOptions say how StartKubeDNS starts kube-dns.
@@ -94,7 +96,7 @@ func StartKubeDNS(t testing.TB, o KubeDNSOptions) *KubeDNS {
 		// The race detector would sleep for a second at each exit.
 		"GORACE=atexit_sleep_ms=50",
 	}, o.Env...)
-	k.Process, err = start(&Log{}, env, o.Binary, args...)
+	k.Process, err = process.Start(process.Options{Env: env}, o.Binary, args...)
 	if err != nil {
 		t.Fatal(err)
 	}

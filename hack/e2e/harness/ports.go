@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"syscall"
 )
 
 // freePort returns a port that neither UDP nor TCP uses on 127.0.0.1 and ::1.
@@ -27,6 +28,9 @@ func portIsFree(port int) bool {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		addr := net.JoinHostPort(host, strconv.Itoa(port))
 		l, err := net.Listen("tcp", addr) //nolint:noctx // a bind does not wait
+		if errors.Is(err, syscall.EADDRNOTAVAIL) {
+			continue // a machine without IPv6
+		}
 		if err != nil {
 			return false
 		}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"kubedns/hack/e2e/process"
 )
 
 // Require skips the test because of missing, or fails it where CI=true: a
@@ -52,7 +54,7 @@ func StartUpstream(t testing.TB, file string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := start(&Log{}, nil, path, "--keep-in-foreground", "--conf-file="+file,
+	p, err := process.Start(process.Options{}, path, "--keep-in-foreground", "--conf-file="+file,
 		"--port="+strconv.Itoa(port), "--listen-address=127.0.0.1", "--bind-interfaces",
 		"--user="+me.Username, "--pid-file=", "--log-facility=-")
 	if err != nil {

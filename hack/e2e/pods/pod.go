@@ -1,19 +1,19 @@
-package e2e
+// Package pods runs pods of deploy/ with podman, as root: in a network namespace
+// that has nothing but loopback, on images built here, with what kubelet would
+// do for them done. It fails the test that is given to it.
+package pods
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,150 +26,12 @@ import (
 	"kubedns/hack/e2e/harness"
 )
 
-const (
-	// imageVersion is the tag of the images that tests build.
-	imageVersion = "e2e"
-	imagePrefix  = "localhost/kubedns"
+// podPrefix, a process number and "-" begin the name of a pod.
+const podPrefix = "kube-dns-e2e-"
 
-	// podPrefix, a process number and "-" begin the name of a pod.
-	podPrefix = "kube-dns-e2e-"
-
-	// networkEnv is set for the process that has a network of its own.
-	networkEnv = "KUBEDNS_E2E_NETWORK"
-)
-
-// inOwnNetwork tells whether this process has a network namespace of its own,
-// which has nothing but loopback. Where it has not, the test is run again in a
-// process that does, and its result is this test's: the caller returns. All
-// that the process starts is in the namespace too, and can have port 53.
-func inOwnNetwork(t *testing.T) bool {
-	t.Helper()
-	if os.Getenv(networkEnv) != "" {
-		return true
-	}
-	requireTools(t, "podman", "runc", "catatonit", "ip")
-	images(t) // which needs the machine's network
-	removeOldPods(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pattern := "^" + t.Name() + "$"
-	if _, subtests, ok := strings.Cut(flag.Lookup("test.run").Value.String(), "/"); ok {
-		pattern += "/" + subtests
-	}
-	cmd := exec.CommandContext(t.Context(), self, "-test.run="+pattern, "-test.v", "-test.count=1",
-		"-test.timeout="+flag.Lookup("test.timeout").Value.String())
-	cmd.Env = append(os.Environ(), networkEnv+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	// It has pods to remove.
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) }
-	cmd.WaitDelay = 30 * time.Second
-	out, err := cmd.CombinedOutput()
-	t.Logf("in a network of its own:\n%s", out)
-	if err != nil {
-		t.Errorf("in a network of its own: %v", err)
-	} else if !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {
-		t.Error("no test was run in a network of its own")
-	}
-	return false
-}
-
-// removeOldPods removes the pods of tests that were killed.
-func removeOldPods(t testing.TB) {
-	t.Helper()
-	p := &pod{dir: t.TempDir()}
-	out, err := p.podman(t.Context(), "pod", "ps", "--format", "{{.Name}}")
-	if err != nil {
-		t.Fatalf("listing pods: %v: %s", err, out)
-	}
-	for _, name := range strings.Fields(out) {
-		rest, ours := strings.CutPrefix(name, podPrefix)
-		number, _, _ := strings.Cut(rest, "-")
-		pid, err := strconv.Atoi(number)
-		if !ours || err != nil || syscall.Kill(pid, 0) == nil {
-			continue
-		}
-		if out, err := p.podman(t.Context(), "pod", "rm", "--force", "--time", "0", name); err != nil {
-			t.Errorf("removing %s: %v: %s", name, err, out)
-		}
-	}
-}
-
-// prepareNetwork brings loopback up and sets the sysctls that kubelet would set
-// for the pod.
-func prepareNetwork(t testing.TB, sysctls []corev1.Sysctl) {
-	t.Helper()
-	if out, err := exec.CommandContext(t.Context(), "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
-		t.Fatalf("ip link set lo up: %v: %s", err, out)
-	}
-	for _, s := range sysctls {
-		if !strings.HasPrefix(s.Name, "net.") {
-			t.Fatalf("sysctl %s is not of the network namespace", s.Name)
-		}
-		file := "/proc/sys/" + strings.ReplaceAll(s.Name, ".", "/")
-		if err := os.WriteFile(file, []byte(s.Value), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// requireTools skips the test where a program is missing or this is not root,
-// or fails it where CI=true.
-func requireTools(t testing.TB, programs ...string) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		harness.Require(t, errors.New("a network namespace and a pod need root"))
-	}
-	for _, name := range programs {
-		if _, err := exec.LookPath(name); err != nil {
-			harness.Require(t, fmt.Errorf("%s is not installed", name))
-		}
-	}
-}
-
-// built is set once the images are there.
-var built struct {
-	sync.Mutex
-	done bool
-	out  string
-	err  error
-}
-
-// images builds the images once, and returns what the build said.
-func images(t testing.TB) string {
-	t.Helper()
-	built.Lock()
-	defer built.Unlock()
-	if !built.done {
-		built.done = true
-		built.out, built.err = makeImages()
-	}
-	if built.err != nil {
-		t.Fatal(built.err)
-	}
-	return built.out
-}
-
-// makeImages runs `make images` for both architectures.
-func makeImages() (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "-C", "../..", "images", "VERSION="+imageVersion)
-	// As in a clean checkout: what the caller has set is for other images.
-	cmd.Env = append(os.Environ(), "REGISTRY=")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("make images: %w: %s%s", err, out, stderr.String())
-	}
-	return string(out), nil
-}
-
-// A pod is a pod of deploy/ that podman runs.
-type pod struct {
-	name    string
+// A Pod is a pod of deploy/ that podman runs.
+type Pod struct {
+	Name    string
 	dir     string
 	conf    string // CONTAINERS_CONF
 	volumes []configVolume
@@ -192,17 +54,17 @@ runtime = "runc"
 cgroup_manager = "cgroupfs"
 `
 
-// startPod applies the kustomization in dir to the cluster and starts one pod
+// Start applies the kustomization in dir to the cluster and starts one pod
 // of the Deployment that is there then, without waiting for it.
-func startPod(t testing.TB, c *harness.ControlPlane, dir string) *pod {
+func Start(t testing.TB, c *harness.ControlPlane, dir string) *Pod {
 	t.Helper()
-	newApplier(t, c).applyAll(t, kustomize(t, dir))
-	deployment, err := c.Client.AppsV1().Deployments(kubeSystem).Get(t.Context(), "kube-dns", metav1.GetOptions{})
+	NewApplier(t, c).ApplyAll(t, Kustomize(t, dir))
+	deployment, err := c.Client.AppsV1().Deployments(metav1.NamespaceSystem).Get(t.Context(), "kube-dns", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pod{
-		name: fmt.Sprintf("%s%d-%s", podPrefix, os.Getpid(), filepath.Base(dir)), dir: t.TempDir(), cluster: c,
+	p := &Pod{
+		Name: fmt.Sprintf("%s%d-%s", podPrefix, os.Getpid(), filepath.Base(dir)), dir: t.TempDir(), cluster: c,
 		http: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 	p.conf = filepath.Join(p.dir, "containers.conf")
@@ -221,15 +83,15 @@ func startPod(t testing.TB, c *harness.ControlPlane, dir string) *pod {
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, container := range spec.Spec.Containers {
-				out, err := p.podman(context.Background(), "logs", "--tail", "60", p.container(container.Name))
+				out, err := p.Podman(context.Background(), "logs", "--tail", "60", p.container(container.Name))
 				t.Logf("%s said (%v):\n%s", container.Name, err, out)
 			}
 		}
-		if out, err := p.podman(context.Background(), "pod", "rm", "--force", "--time", "0", p.name); err != nil {
+		if out, err := p.Podman(context.Background(), "pod", "rm", "--force", "--time", "0", p.Name); err != nil {
 			t.Errorf("removing the pod: %v: %s", err, out)
 		}
 	})
-	if out, err := p.podman(t.Context(), "kube", "play", file); err != nil {
+	if out, err := p.Podman(t.Context(), "kube", "play", file); err != nil {
 		t.Fatalf("starting the pod: %v: %s", err, out)
 	}
 	return p
@@ -239,10 +101,10 @@ func startPod(t testing.TB, c *harness.ControlPlane, dir string) *pod {
 // network that is there already, with what kubelet would do for it done: its
 // volumes filled, its sysctls set, its service account's variables. What the
 // scheduler and the probes need is left out: tests ask the probes' paths.
-func (p *pod) spec(t testing.TB, d *appsv1.Deployment) *corev1.Pod {
+func (p *Pod) spec(t testing.TB, d *appsv1.Deployment) *corev1.Pod {
 	t.Helper()
 	from := d.Spec.Template.Spec
-	prepareNetwork(t, from.SecurityContext.Sysctls)
+	PrepareNetwork(t, from.SecurityContext.Sysctls)
 	security := from.SecurityContext.DeepCopy()
 	security.Sysctls = nil
 	spec := corev1.PodSpec{
@@ -251,7 +113,7 @@ func (p *pod) spec(t testing.TB, d *appsv1.Deployment) *corev1.Pod {
 	}
 	for _, container := range from.Containers {
 		name, _, _ := strings.Cut(filepath.Base(container.Image), ":")
-		container.Image = imagePrefix + "/" + name + ":" + imageVersion + "-" + goArch()
+		container.Image = ImagePrefix + "/" + name + ":" + ImageVersion + "-" + runtime.GOARCH
 		container.ImagePullPolicy = corev1.PullNever
 		container.Ports = nil
 		container.ReadinessProbe, container.LivenessProbe, container.StartupProbe = nil, nil, nil
@@ -279,7 +141,7 @@ func (p *pod) spec(t testing.TB, d *appsv1.Deployment) *corev1.Pod {
 			t.Fatalf("volume %s is of a kind that is not known here", v.Name)
 		}
 		spec.Volumes = append(spec.Volumes, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{
-			HostPath: &corev1.HostPathVolumeSource{Path: dir, Type: ptr(corev1.HostPathDirectory)},
+			HostPath: &corev1.HostPathVolumeSource{Path: dir, Type: new(corev1.HostPathDirectory)},
 		}})
 	}
 	if from.AutomountServiceAccountToken == nil || *from.AutomountServiceAccountToken {
@@ -288,14 +150,14 @@ func (p *pod) spec(t testing.TB, d *appsv1.Deployment) *corev1.Pod {
 	p.syncConfig(t)
 	return &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: d.Spec.Template.Labels},
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Labels: d.Spec.Template.Labels},
 		Spec:       spec,
 	}
 }
 
 // mountToken mounts the token into all containers, as the API server does where
 // a pod does not say that it wants none.
-func (p *pod) mountToken(t testing.TB, spec *corev1.PodSpec) {
+func (p *Pod) mountToken(t testing.TB, spec *corev1.PodSpec) {
 	t.Helper()
 	dir := filepath.Join(p.dir, "volume-token")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -303,7 +165,7 @@ func (p *pod) mountToken(t testing.TB, spec *corev1.PodSpec) {
 	}
 	p.writeToken(t, dir)
 	spec.Volumes = append(spec.Volumes, corev1.Volume{Name: "token", VolumeSource: corev1.VolumeSource{
-		HostPath: &corev1.HostPathVolumeSource{Path: dir, Type: ptr(corev1.HostPathDirectory)},
+		HostPath: &corev1.HostPathVolumeSource{Path: dir, Type: new(corev1.HostPathDirectory)},
 	}})
 	for i := range spec.Containers {
 		spec.Containers[i].VolumeMounts = append(spec.Containers[i].VolumeMounts,
@@ -312,14 +174,14 @@ func (p *pod) mountToken(t testing.TB, spec *corev1.PodSpec) {
 }
 
 // writeToken writes what a pod finds of its ServiceAccount.
-func (p *pod) writeToken(t testing.TB, dir string) {
+func (p *Pod) writeToken(t testing.TB, dir string) {
 	t.Helper()
-	token, err := p.cluster.Client.CoreV1().ServiceAccounts(kubeSystem).CreateToken(t.Context(), "kube-dns", &authv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := p.cluster.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(t.Context(), "kube-dns", &authv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, data := range map[string][]byte{
-		"token": []byte(token.Status.Token), "ca.crt": p.cluster.Admin.CAData, "namespace": []byte(kubeSystem),
+		"token": []byte(token.Status.Token), "ca.crt": p.cluster.Admin.CAData, "namespace": []byte(metav1.NamespaceSystem),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o444); err != nil {
 			t.Fatal(err)
@@ -327,10 +189,10 @@ func (p *pod) writeToken(t testing.TB, dir string) {
 	}
 }
 
-// setConfig makes data the ConfigMap's and its volumes'.
-func (p *pod) setConfig(t testing.TB, data map[string]string) {
+// SetConfig makes data the ConfigMap's and its volumes'.
+func (p *Pod) SetConfig(t testing.TB, data map[string]string) {
 	t.Helper()
-	configMaps := p.cluster.Client.CoreV1().ConfigMaps(kubeSystem)
+	configMaps := p.cluster.Client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
 	configMap, err := configMaps.Get(t.Context(), "kube-dns", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -345,9 +207,9 @@ func (p *pod) setConfig(t testing.TB, data map[string]string) {
 // syncConfig writes the ConfigMap into its volumes as kubelet does: a new
 // folder, to which the symbolic link ..data is then moved, and a link through
 // that for each file.
-func (p *pod) syncConfig(t testing.TB) {
+func (p *Pod) syncConfig(t testing.TB) {
 	t.Helper()
-	configMap, err := p.cluster.Client.CoreV1().ConfigMaps(kubeSystem).Get(t.Context(), "kube-dns", metav1.GetOptions{})
+	configMap, err := p.cluster.Client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(t.Context(), "kube-dns", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,11 +273,11 @@ func writeVolume(dir string, files map[string]string) error {
 	return nil
 }
 
-func (p *pod) container(name string) string { return p.name + "-" + name }
+func (p *Pod) container(name string) string { return p.Name + "-" + name }
 
-// podman runs podman in an empty folder: it takes one that is named like an
+// Podman runs podman in an empty folder: it takes one that is named like an
 // image for a context to build that from.
-func (p *pod) podman(ctx context.Context, args ...string) (string, error) {
+func (p *Pod) Podman(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	empty := filepath.Join(p.dir, "empty")
@@ -436,10 +298,10 @@ func (p *pod) podman(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// pid is the number of a container's first process.
-func (p *pod) pid(t testing.TB, container string) int {
+// PID is the number of a container's first process.
+func (p *Pod) PID(t testing.TB, container string) int {
 	t.Helper()
-	out, err := p.podman(t.Context(), "inspect", "--format", "{{.State.Pid}}", p.container(container))
+	out, err := p.Podman(t.Context(), "inspect", "--format", "{{.State.Pid}}", p.container(container))
 	if err != nil {
 		t.Fatalf("looking for %s: %v: %s", container, err, out)
 	}
@@ -450,10 +312,10 @@ func (p *pod) pid(t testing.TB, container string) int {
 	return pid
 }
 
-// dnsmasqPID is the number of dnsmasq, the nanny's child.
-func (p *pod) dnsmasqPID(t testing.TB) int {
+// DnsmasqPID is the number of dnsmasq, the nanny's child.
+func (p *Pod) DnsmasqPID(t testing.TB) int {
 	t.Helper()
-	nanny := p.pid(t, "dnsmasq")
+	nanny := p.PID(t, "dnsmasq")
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", nanny))
 	if err != nil {
 		t.Fatal(err)
@@ -477,8 +339,8 @@ func (p *pod) dnsmasqPID(t testing.TB) int {
 	return 0
 }
 
-// get returns what a path of the pod answers, port and path being "8081/readiness".
-func (p *pod) get(t testing.TB, path string) (int, string) {
+// Get returns what a path of the pod answers, port and path being "8081/readiness".
+func (p *Pod) Get(t testing.TB, path string) (int, string) {
 	t.Helper()
 	status, body, err := harness.Get(t.Context(), p.http, "http://127.0.0.1:"+path)
 	if err != nil {
@@ -487,12 +349,12 @@ func (p *pod) get(t testing.TB, path string) (int, string) {
 	return status, body
 }
 
-// awaitHealthy waits until what the probes ask answers 200.
-func (p *pod) awaitHealthy(t testing.TB) {
+// AwaitHealthy waits until what the probes ask answers 200.
+func (p *Pod) AwaitHealthy(t testing.TB) {
 	t.Helper()
 	for _, path := range []string{"8081/readiness", "10054/healthcheck/kubedns", "10054/healthcheck/dnsmasq"} {
 		harness.Eventually(t, time.Minute, func() error {
-			if status, body := p.get(t, path); status != http.StatusOK {
+			if status, body := p.Get(t, path); status != http.StatusOK {
 				return fmt.Errorf("%s answers %d %s", path, status, body)
 			}
 			return nil

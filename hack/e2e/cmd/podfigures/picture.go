@@ -1,4 +1,4 @@
-package e2e
+package main
 
 import (
 	"context"
@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"kubedns/hack/e2e/harness"
+	"kubedns/hack/e2e/pods"
 )
 
 const (
@@ -31,36 +32,27 @@ const (
 	pictureInterval = "20s" // of rates: four polls of dnsmasq
 )
 
-// TestPodPicture runs a pod under load while this and that happens to it, has a
-// real Prometheus scrape it, and draws the panels of the dashboard from that.
-func TestPodPicture(t *testing.T) {
-	file := os.Getenv("POD_PICTURE")
-	if file == "" {
-		t.Skip("POD_PICTURE=FILE draws the dashboard's panels into the SVG file")
-	}
-	file, err := filepath.Abs(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	requireTools(t, "prometheus")
-	if !inOwnNetwork(t) {
-		return
-	}
-	prepareNetwork(t, nil)
-	c := ownCluster(t)
-	makePodObjects(t, c)
-	upstream := startLoadUpstream(t)
-	stubs := []string{harness.StartUpstream(t, stubConfig(t)), harness.StartUpstream(t, stubConfig(t))}
+// picture runs a pod under load while this and that happens to it, has a real
+// Prometheus scrape it, and draws the panels of the dashboard from that into
+// the SVG file.
+func picture(t *testing.T, file string) {
+	t.Helper()
+	pods.RequireTools(t, "prometheus")
+	pods.PrepareNetwork(t, nil)
+	c := startCluster(t)
+	pods.MakeObjects(t, c)
+	upstream := pods.StartLoadUpstream(t)
+	stubs := []string{harness.StartUpstream(t, pods.StubConfig(t)), harness.StartUpstream(t, pods.StubConfig(t))}
 	config := func(stub string) map[string]string {
 		return map[string]string{
 			"stubDomains": fmt.Sprintf(`{"corp.example.net": [%q]}`, stub), "upstreamNameservers": fmt.Sprintf(`[%q]`, upstream),
 		}
 	}
-	p := startPod(t, c, deployDir)
-	p.awaitHealthy(t)
-	p.setConfig(t, config(stubs[0]))
-	startPrometheus(t, p)
-	load := startLoad(t, podServer)
+	p := pods.Start(t, c, pods.DeployDir)
+	p.AwaitHealthy(t)
+	p.SetConfig(t, config(stubs[0]))
+	startPrometheus(t)
+	load := pods.StartLoad(t, pods.Server)
 	start := time.Now()
 	at := func(second int, what string, do func() error) {
 		t.Helper()
@@ -81,34 +73,34 @@ func TestPodPicture(t *testing.T) {
 		events = append(events, pictureEvent{time.Now(), what})
 	}
 	for i := range 15 {
-		createService(t, c, "default", clusterIPService(fmt.Sprintf("picture-%d", i), ""))
+		harness.CreateService(t, c, "default", harness.ClusterIPService(fmt.Sprintf("picture-%d", i), ""))
 		at(2*i, "", nil)
 	}
-	event(35, "stub domain changes", func() error { p.setConfig(t, config(stubs[1])); return nil })
-	event(50, "dnsmasq killed", func() error { return syscall.Kill(p.dnsmasqPID(t), syscall.SIGKILL) })
-	event(65, "kube-dns killed", func() error { return syscall.Kill(p.pid(t, "kubedns"), syscall.SIGKILL) })
+	event(35, "stub domain changes", func() error { p.SetConfig(t, config(stubs[1])); return nil })
+	event(50, "dnsmasq killed", func() error { return syscall.Kill(p.DnsmasqPID(t), syscall.SIGKILL) })
+	event(65, "kube-dns killed", func() error { return syscall.Kill(p.PID(t, "kubedns"), syscall.SIGKILL) })
 	event(85, "API server killed", c.KillAPIServer)
 	event(115, "API server starts", func() error { return c.StartAPIServer(t.Context()) })
 	event(130, "ConfigMap refused", func() error {
-		p.setConfig(t, map[string]string{"stubDomains": `{"corp.example.net": ["192.0.2.300"]}`, "upstreamNameservers": fmt.Sprintf(`[%q]`, upstream)})
+		p.SetConfig(t, map[string]string{"stubDomains": `{"corp.example.net": ["192.0.2.300"]}`, "upstreamNameservers": fmt.Sprintf(`[%q]`, upstream)})
 		return nil
 	})
 	at(int(pictureLength/time.Second), "", nil)
-	load.stop()
+	load.Stop()
 	if err := c.Client.CoreV1().Services("default").Delete(t.Context(), "picture-0", metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
-	picture := drawDashboard(t, readDashboard(t), events, start)
-	if err := os.WriteFile(file, []byte(picture), 0o644); err != nil {
+	svg := drawDashboard(t, pods.ReadDashboard(t), events, start)
+	if err := os.WriteFile(file, []byte(svg), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // startPrometheus starts a Prometheus that scrapes the pod every second, with
 // the labels that scrape.yaml gives, and evaluates the rules.
-func startPrometheus(t testing.TB, p *pod) {
+func startPrometheus(t testing.TB) {
 	t.Helper()
-	rules, err := filepath.Abs(filepath.Join(monitoringDir, "rules.yaml"))
+	rules, err := filepath.Abs(filepath.Join(pods.MonitoringDir, "rules.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +113,7 @@ func startPrometheus(t testing.TB, p *pod) {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		fmt.Sprintf("--web.listen-address=127.0.0.1:%d", prometheusPort), "--log.level=warn")
 	var log harness.Log
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -135,7 +127,7 @@ func startPrometheus(t testing.TB, p *pod) {
 		}
 	})
 	harness.Eventually(t, 30*time.Second, func() error {
-		status, body, err := harness.Get(t.Context(), p.http, fmt.Sprintf("http://127.0.0.1:%d/-/ready", prometheusPort))
+		status, body, err := harness.Get(t.Context(), http.DefaultClient, fmt.Sprintf("http://127.0.0.1:%d/-/ready", prometheusPort))
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("%d %s", status, body)
 		}
@@ -215,7 +207,7 @@ const (
 var palette = []string{"#3274d9", "#e0662f", "#37872d", "#a352cc", "#c4162a", "#7d6b00", "#0b7a75", "#8a8a8a"}
 
 // drawDashboard draws the panels in the dashboard's order as an SVG.
-func drawDashboard(t testing.TB, d *dashboardFile, events []pictureEvent, start time.Time) string {
+func drawDashboard(t testing.TB, d *pods.Dashboard, events []pictureEvent, start time.Time) string {
 	t.Helper()
 	rows := (len(d.Panels) + pictureColumns - 1) / pictureColumns
 	width, height := pictureColumns*panelWidth+10, pictureTop+rows*panelHeight+10
@@ -227,12 +219,12 @@ func drawDashboard(t testing.TB, d *dashboardFile, events []pictureEvent, start 
 	for i, e := range events {
 		names = append(names, fmt.Sprintf("%d %s (%.0f s)", i+1, e.what, e.at.Sub(start).Seconds()))
 	}
-	fmt.Fprintf(&b, `<text x="12" y="42" fill="#555">One pod under %d questions a second. %s</text>`+"\n", loadRate, escape(strings.Join(names, ", ")))
+	fmt.Fprintf(&b, `<text x="12" y="42" fill="#555">One pod under %d questions a second. %s</text>`+"\n", pods.LoadRate, escape(strings.Join(names, ", ")))
 	empty := 0
 	for i, p := range d.Panels {
 		var lines []series
 		for _, target := range p.Targets {
-			found, err := queryRange(t.Context(), withoutVariables(target.Expr, pictureInterval), start)
+			found, err := queryRange(t.Context(), pods.WithoutVariables(target.Expr, pictureInterval), start)
 			if err != nil {
 				t.Fatalf("panel %q: %v", p.Title, err)
 			}
@@ -262,7 +254,7 @@ func legend(format string, labels map[string]string) string {
 	})
 }
 
-func drawPanel(b *strings.Builder, x, y int, p dashboardPanel, lines []series, events []pictureEvent, start time.Time) {
+func drawPanel(b *strings.Builder, x, y int, p pods.DashboardPanel, lines []series, events []pictureEvent, start time.Time) {
 	top := 0.0
 	for _, s := range lines {
 		for _, point := range s.points {

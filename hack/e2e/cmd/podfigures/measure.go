@@ -1,7 +1,6 @@
-package e2e
+package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,62 +22,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"kubedns/hack/e2e/harness"
+	"kubedns/hack/e2e/pods"
 )
-
-// measuring skips the test unless POD_MEASURE names a file, to which it writes
-// its tables: they take minutes, and there is nothing that they could fail.
-func measuring(t *testing.T) (file string) {
-	t.Helper()
-	file = os.Getenv("POD_MEASURE")
-	if file == "" {
-		t.Skip("POD_MEASURE=FILE measures, and adds the tables to FILE")
-	}
-	return file
-}
-
-// clockTick is USER_HZ, the unit of processor time in /proc, on every Linux.
-const clockTick = time.Second / 100
-
-// A usage is what a process has used.
-type usage struct {
-	cpu      time.Duration
-	rss, hwm int // kB
-}
-
-func processUsage(t testing.TB, pid int) usage {
-	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The name, in parentheses, may have blanks.
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	var u usage
-	for _, i := range []int{11, 12} { // utime, stime
-		ticks, err := strconv.Atoi(fields[i])
-		if err != nil {
-			t.Fatal(err)
-		}
-		u.cpu += time.Duration(ticks) * clockTick
-	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(status)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 {
-			continue
-		}
-		switch n, _ := strconv.Atoi(fields[1]); fields[0] {
-		case "VmRSS:":
-			u.rss = n
-		case "VmHWM:":
-			u.hwm = n
-		}
-	}
-	return u
-}
 
 // perf is what dnsperf says.
 type perf struct {
@@ -151,46 +96,43 @@ func questionFiles(t testing.TB) (names []string, files map[string]string) {
 	return names, files
 }
 
-// TestPodMeasureLayouts measures the base and the overlay direct with the same
-// questions.
-func TestPodMeasureLayouts(t *testing.T) {
-	file := measuring(t)
-	if !inOwnNetwork(t) {
-		return
-	}
-	requireTools(t, "dnsperf")
-	prepareNetwork(t, nil)
+// layouts measures the base and the overlay direct with the same questions, and
+// adds the tables to file.
+func layouts(t *testing.T, file string) {
+	t.Helper()
+	pods.RequireTools(t, "dnsperf")
+	pods.PrepareNetwork(t, nil)
 	var table, memory strings.Builder
 	fmt.Fprintf(&table, "| questions | layout | questions/s | µs of processor time for each: kube-dns | dnsmasq | together | average answer (ms) |\n|---|---|---|---|---|---|---|\n")
 	fmt.Fprintf(&memory, "| layout | moment | kube-dns | nanny | dnsmasq | sidecar |\n|---|---|---|---|---|---|\n")
 	for _, layout := range []struct{ name, dir string }{
-		{"base", deployDir},
-		{"direct", filepath.Join(deployDir, "overlays", "direct")},
+		{"base", pods.DeployDir},
+		{"direct", filepath.Join(pods.DeployDir, "overlays", "direct")},
 	} {
 		t.Run(layout.name, func(t *testing.T) {
-			c := ownCluster(t)
+			c := startCluster(t)
 			if err := c.EnsureNamespace(t.Context(), "measure"); err != nil {
 				t.Fatal(err)
 			}
 			inParallel(t, measuredServices, func(i int) error {
-				_, err := c.Client.CoreV1().Services("measure").Create(t.Context(), clusterIPService(fmt.Sprintf("svc-%d", i), ""), metav1.CreateOptions{})
+				_, err := c.Client.CoreV1().Services("measure").Create(t.Context(), harness.ClusterIPService(fmt.Sprintf("svc-%d", i), ""), metav1.CreateOptions{})
 				return err
 			})
-			p := startPod(t, c, layout.dir)
-			p.awaitHealthy(t)
-			upstream := startLoadUpstream(t)
-			p.setConfig(t, map[string]string{"upstreamNameservers": fmt.Sprintf(`[%q]`, upstream)})
+			p := pods.Start(t, c, layout.dir)
+			p.AwaitHealthy(t)
+			upstream := pods.StartLoadUpstream(t)
+			p.SetConfig(t, map[string]string{"upstreamNameservers": fmt.Sprintf(`[%q]`, upstream)})
 			harness.Eventually(t, 20*time.Second, func() error {
-				if _, body := p.get(t, "10056/metrics"); !strings.Contains(body, fmt.Sprintf("server=%q", upstream)) {
+				if _, body := p.Get(t, "10056/metrics"); !strings.Contains(body, fmt.Sprintf("server=%q", upstream)) {
 					return errors.New("the upstream nameserver is not in force")
 				}
 				return nil
 			})
-			pids := []int{p.pid(t, "kubedns"), p.pid(t, "dnsmasq"), p.dnsmasqPID(t), p.pid(t, "sidecar")}
+			pids := []int{p.PID(t, "kubedns"), p.PID(t, "dnsmasq"), p.DnsmasqPID(t), p.PID(t, "sidecar")}
 			rss := func(moment string) {
 				fmt.Fprintf(&memory, "| %s | %s |", layout.name, moment)
 				for _, pid := range pids {
-					fmt.Fprintf(&memory, " %.1f MB |", float64(processUsage(t, pid).rss)/1000)
+					fmt.Fprintf(&memory, " %.1f MB |", float64(harness.ProcessUsage(t, pid).RSS)/1000)
 				}
 				memory.WriteString("\n")
 			}
@@ -198,14 +140,14 @@ func TestPodMeasureLayouts(t *testing.T) {
 			names, files := questionFiles(t)
 			for _, name := range names {
 				dnsperf(t, files[name], 1)
-				before := [2]usage{processUsage(t, pids[0]), processUsage(t, pids[2])}
+				before := [2]harness.Usage{harness.ProcessUsage(t, pids[0]), harness.ProcessUsage(t, pids[2])}
 				start := time.Now()
 				result := dnsperf(t, files[name], 8)
 				took := time.Since(start)
-				after := [2]usage{processUsage(t, pids[0]), processUsage(t, pids[2])}
+				after := [2]harness.Usage{harness.ProcessUsage(t, pids[0]), harness.ProcessUsage(t, pids[2])}
 				questions := result.qps * 8
 				each := func(i int) float64 {
-					return float64((after[i].cpu - before[i].cpu).Microseconds()) / questions
+					return float64((after[i].CPU - before[i].CPU).Microseconds()) / questions
 				}
 				fmt.Fprintf(&table, "| %s | %s | %.0f | %.1f | %.1f | %.1f | %.2f |\n", name, layout.name, result.qps, each(0), each(1), each(0)+each(1), result.averageMS)
 				if result.lost > 0 {
@@ -273,7 +215,7 @@ func fillCache(t testing.TB, n int) {
 func tcpMemory(t testing.TB, pid, n int) (connections, kilobytes int) {
 	t.Helper()
 	for range n {
-		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", podServer)
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", pods.Server)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -308,22 +250,32 @@ func tcpMemory(t testing.TB, pid, n int) (connections, kilobytes int) {
 	return connections, kilobytes
 }
 
-// TestPodMeasureSize measures kube-dns's memory with more and more objects.
-func TestPodMeasureSize(t *testing.T) {
-	file := measuring(t)
-	c := ownCluster(t)
+// size measures kube-dns's memory with more and more objects, and adds the
+// table to file.
+func size(t *testing.T, file string) {
+	t.Helper()
+	c := startCluster(t)
 	ctx := t.Context()
 	if err := c.EnsureNamespace(ctx, "size"); err != nil {
 		t.Fatal(err)
 	}
 	var table strings.Builder
 	table.WriteString("| Services | endpoints in EndpointSlices | of headless Services | ready after | RSS once ready | RSS after 20 s | highest RSS |\n|---|---|---|---|---|---|---|\n")
+	dir := t.TempDir()
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	if err := c.WriteKubeconfig(kubeconfig, ""); err != nil {
+		t.Fatal(err)
+	}
+	binary, err := harness.Build(ctx, dir, "kube-dns", false)
+	if err != nil {
+		t.Fatal(err)
+	}
 	services, endpoints, headless := 0, 0, 0
 	grow := func(n, each int, none bool) {
 		from := services
 		inParallel(t, n, func(i int) error {
 			name := fmt.Sprintf("service-%d", from+i)
-			s := clusterIPService(name, "")
+			s := harness.ClusterIPService(name, "")
 			if none {
 				s.Spec.ClusterIP = corev1.ClusterIPNone
 			}
@@ -345,13 +297,13 @@ func TestPodMeasureSize(t *testing.T) {
 	}
 	measure := func() {
 		start := time.Now()
-		k := harness.StartKubeDNS(t, harness.KubeDNSOptions{Binary: fastKubeDNS(t), Kubeconfig: adminKubeconfig(t, c)})
+		k := harness.StartKubeDNS(t, harness.KubeDNSOptions{Binary: binary, Kubeconfig: kubeconfig})
 		ready := time.Since(start)
-		u := processUsage(t, k.PID())
+		u := harness.ProcessUsage(t, k.PID())
 		timer := time.NewTimer(20 * time.Second)
 		defer timer.Stop()
 		<-timer.C
-		v := processUsage(t, k.PID())
+		v := harness.ProcessUsage(t, k.PID())
 		if status, body := k.Get(t, "/readiness"); status != http.StatusOK {
 			t.Errorf("%d %s", status, body)
 		}
@@ -359,7 +311,7 @@ func TestPodMeasureSize(t *testing.T) {
 			t.Errorf("it knows %v Services, want %d", n, services)
 		}
 		fmt.Fprintf(&table, "| %d | %d | %d | %.1f s | %.0f MB | %.0f MB | %.0f MB |\n",
-			services, endpoints, headless, ready.Seconds(), float64(u.rss)/1000, float64(v.rss)/1000, float64(v.hwm)/1000)
+			services, endpoints, headless, ready.Seconds(), float64(u.RSS)/1000, float64(v.RSS)/1000, float64(v.HWM)/1000)
 		if err := k.Stop(15); err != nil {
 			t.Error(err)
 		}
@@ -381,7 +333,7 @@ func TestPodMeasureSize(t *testing.T) {
 
 // createEndpoints makes an EndpointSlice as the controller makes them.
 func createEndpoints(ctx context.Context, c *harness.ControlPlane, service string, number, at, n int, hostnames bool) error {
-	s := slice(fmt.Sprintf("%s-%d", service, at), service, at)
+	s := harness.Slice(fmt.Sprintf("%s-%d", service, at), service, at)
 	for i := range n {
 		k := number*3 + i
 		if hostnames {
@@ -389,15 +341,27 @@ func createEndpoints(ctx context.Context, c *harness.ControlPlane, service strin
 		}
 		e := discoveryv1.Endpoint{
 			Addresses:  []string{fmt.Sprintf("10.%d.%d.%d", 128+k>>16, k>>8&255, k&255)},
-			Conditions: discoveryv1.EndpointConditions{Ready: ptr(true), Serving: ptr(true), Terminating: ptr(false)},
-			NodeName:   ptr(fmt.Sprintf("node-%d", k%500)),
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
+			NodeName:   new(fmt.Sprintf("node-%d", k%500)),
 			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "size", Name: fmt.Sprintf("%s-7c5ddbdf54-%05d", service, at+i), UID: "2f0f6c1e-0000-4000-8000-000000000000"},
 		}
 		if hostnames {
-			e.Hostname = ptr(fmt.Sprintf("%s-%d", service, at+i))
+			e.Hostname = new(fmt.Sprintf("%s-%d", service, at+i))
 		}
 		s.Endpoints = append(s.Endpoints, e)
 	}
 	_, err := c.Client.DiscoveryV1().EndpointSlices("size").Create(ctx, s, metav1.CreateOptions{})
+	return err
+}
+
+func appendFile(name, text string) error {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
 	return err
 }
