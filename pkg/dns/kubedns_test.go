@@ -141,7 +141,7 @@ func TestSynced(t *testing.T) {
 	}
 }
 
-// TestSyncedChangeWhileBuilding: a Service that is told of again while its
+// TestSyncedChangeWhileBuilding: a Service that changes again while its
 // records are being built, before the first list ends, has them built anew
 // before the records count as complete.
 func TestSyncedChangeWhileBuilding(t *testing.T) {
@@ -188,6 +188,18 @@ func (failingSource) Run(context.Context, source.Events) error { return errSourc
 func TestRunFails(t *testing.T) {
 	if err := newTestKubeDNS(failingSource{}).Run(t.Context()); !errors.Is(err, errSource) {
 		t.Errorf("Run() = %v, want %v", err, errSource)
+	}
+}
+
+// TestFederationsNeedTopology: the source learns whether the Nodes' topology is
+// needed.
+func TestFederationsNeedTopology(t *testing.T) {
+	f := sourcetest.New(nil, nil)
+	kd := newTestKubeDNS(f)
+	kd.SetFederations(map[string]string{"fed": "example.org"})
+	kd.SetFederations(map[string]string{})
+	if got, want := f.NeededTopology(), []bool{true, false}; !slices.Equal(got, want) {
+		t.Errorf("NeedTopology was called with %v, want %v", got, want)
 	}
 }
 

@@ -67,11 +67,22 @@ const kindStatus = "Status"
 // Anything else, such as a proxy's error page, is an error as well: read as an
 // empty list it would delete every record. After an error, each may have been
 // called.
-func (r Resource[T]) DecodeList(page []byte, each func(T)) (meta metav1.ListMeta, err error) {
+func (r Resource[T]) DecodeList(page []byte, each func(T)) (metav1.ListMeta, error) {
+	item := func(decode func([]byte) (T, error)) func([]byte) error {
+		return func(data []byte) error {
+			t, err := decode(data)
+			if err == nil {
+				each(t)
+			}
+			return err
+		}
+	}
+	var meta metav1.ListMeta
+	var err error
 	if bytes.HasPrefix(page, magic) {
-		meta, err = r.protobufList(page, each)
+		meta, err = protobufList(page, r.Kind+"List", item(r.protobuf))
 	} else {
-		meta, err = r.jsonList(page, each)
+		meta, err = jsonList(page, r.Kind+"List", item(r.fromJSON))
 	}
 	if err == nil && meta.ResourceVersion == "" {
 		err = errors.New("no resource version")
@@ -82,7 +93,8 @@ func (r Resource[T]) DecodeList(page []byte, each func(T)) (meta metav1.ListMeta
 	return meta, err
 }
 
-func (r Resource[T]) jsonList(page []byte, each func(T)) (metav1.ListMeta, error) {
+// jsonList decodes a page of a list of the kind, each item with item.
+func jsonList(page []byte, kind string, item func([]byte) error) (metav1.ListMeta, error) {
 	var list struct {
 		Kind     string               `json:"kind"`
 		Metadata metav1.ListMeta      `json:"metadata"`
@@ -94,28 +106,27 @@ func (r Resource[T]) jsonList(page []byte, each func(T)) (metav1.ListMeta, error
 	if list.Kind == kindStatus {
 		return metav1.ListMeta{}, statusError(statusFromJSON(page))
 	}
-	if err := checkKind(list.Kind, r.Kind+"List"); err != nil {
+	if err := checkKind(list.Kind, kind); err != nil {
 		return metav1.ListMeta{}, err
 	}
-	for _, item := range list.Items {
-		t, err := r.fromJSON(item)
-		if err != nil {
+	for _, data := range list.Items {
+		if err := item(data); err != nil {
 			return metav1.ListMeta{}, err
 		}
-		each(t)
 	}
 	return list.Metadata, nil
 }
 
-func (r Resource[T]) protobufList(page []byte, each func(T)) (meta metav1.ListMeta, err error) {
-	kind, object, err := unwrap(page)
+// protobufList decodes a page of a list of the kind, each item with item.
+func protobufList(page []byte, kind string, item func([]byte) error) (meta metav1.ListMeta, err error) {
+	of, object, err := unwrap(page)
 	if err != nil {
 		return meta, err
 	}
-	if string(kind) == kindStatus {
+	if string(of) == kindStatus {
 		return meta, statusError(decodeStatus(object))
 	}
-	if err := checkKind(kind, r.Kind+"List"); err != nil {
+	if err := checkKind(of, kind); err != nil {
 		return meta, err
 	}
 	m := message{rest: object}
@@ -124,9 +135,8 @@ func (r Resource[T]) protobufList(page []byte, each func(T)) (meta metav1.ListMe
 		case 1: // metadata
 			m.fail(meta.Unmarshal(m.bytes()))
 		case 2: // items
-			t, err := r.protobuf(m.bytes())
-			if m.fail(err); m.err == nil {
-				each(t)
+			if data := m.bytes(); m.err == nil {
+				m.fail(item(data))
 			}
 		}
 	}

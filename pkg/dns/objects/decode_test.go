@@ -23,7 +23,7 @@ import (
 	"kubedns/pkg/dns/internal/clustertest"
 )
 
-// compareDecoded compares what is kept of objects.
+// compareDecoded compares trimmed objects.
 var compareDecoded = cmp.Options{
 	compareAddrs, cmpopts.EquateEmpty(),
 }

@@ -170,7 +170,7 @@ func uniqueTargets(all []msg.Service) []msg.Service {
 	})
 }
 
-// matchUnderscored tells whether label, "_http", "*" or "_*", is the port or
+// matchUnderscored reports whether label, "_http", "*" or "_*", is the port or
 // protocol name. An asterisk stands for an underscored label only where
 // nothing but a port or protocol can stand.
 func matchUnderscored(label, name string) bool {

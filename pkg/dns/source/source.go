@@ -53,8 +53,8 @@ type Source interface {
 type Events interface {
 	// Changed says that the Service of that name, or one of its slices, was
 	// added, changed or deleted. since is when that happened in the cluster;
-	// zero where it is unknown or the object is not new. A source may call it
-	// when nothing has changed.
+	// zero where it is unknown or must not be measured, as in the first list. A
+	// source may call it when nothing has changed.
 	Changed(key treecache.Key, since time.Time)
 	// Listed says that the source is complete: Changed was called for each
 	// Service that existed at the start. It is called once, or never when Run

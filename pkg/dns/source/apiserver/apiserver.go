@@ -13,8 +13,10 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
+	"kubedns/pkg/dns/apiclient"
 	"kubedns/pkg/dns/objects"
 	"kubedns/pkg/dns/source"
 	"kubedns/pkg/dns/treecache"
@@ -28,6 +30,9 @@ type Source struct {
 	contact         *contact
 	events          source.Events // set by Run
 
+	backoff      wait.Backoff  // after a watch that ended, before a list
+	spreadRelist time.Duration // see lister
+
 	services *store[*objects.Service]
 	slices   *store[*objects.EndpointSlice]
 	nodes    nodes
@@ -36,8 +41,8 @@ type Source struct {
 	signalListed func()        // closes it
 }
 
-// Memory is told of what takes much memory for a while, so that it can set the
-// garbage collector accordingly. Its methods are called from several goroutines
+// Memory learns what takes much memory for a while, to set the garbage collector
+// accordingly. Its methods are called from several goroutines
 // at once, and return at once.
 type Memory interface {
 	// RelistBegins says that objects are listed again: for a while there is
@@ -55,6 +60,7 @@ type Memory interface {
 func New(core, discovery rest.Interface, memory Memory) *Source {
 	s := &Source{
 		core: core, discovery: discovery, memory: memory, contact: newContact(),
+		backoff: apiclient.ReflectorBackoff(), spreadRelist: spreadRelist,
 		nodes: nodes{changed: make(chan struct{}, 1)}, listedAll: make(chan struct{}),
 	}
 	s.signalListed = sync.OnceFunc(func() { close(s.listedAll) })
@@ -113,6 +119,8 @@ func (s *Source) triggered(slice *objects.EndpointSlice) time.Time {
 	}
 	return time.Time{}
 }
+
+var _ source.Source = (*Source)(nil)
 
 // Failed counts and logs a list or watch of a resource that somebody else has
 // at the same API server.

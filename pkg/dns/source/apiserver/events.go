@@ -27,44 +27,72 @@ var errLargeEvent = errors.New("an event is longer than 16 MiB")
 
 // eventReader reads the response to a watch and reports to contact. It is a
 // watch.Decoder.
-type eventReader[T objects.Object] struct {
+type eventReader struct {
 	ctx      context.Context //nolint:containedctx // the request's
 	contact  *contact
-	resource objects.Resource[T]
+	resource string
 	body     io.Closer
 	in       *bufio.Reader
-	next     func() (objects.Event[T], error) // nil before the first event
-	begun    bool                             // there was an event
+	decoders decoders
+	next     func() ([]byte, error) // the next frame; nil before the first event
+	decode   decodeFrame            // of what next returns
+	begun    bool                   // there was an event
 	closed   atomic.Bool
 }
 
+// A decodeFrame decodes an event. Its object is a *watchObject, or a
+// *metav1.Status where the type is watch.Error.
+type decodeFrame func([]byte) (watch.EventType, runtime.Object, error)
+
+// decoders are those of both encodings.
+type decoders struct{ protobuf, json decodeFrame }
+
 // watchEvents makes a watch of the response to a watch request. The watch closes
 // body when it ends.
-func watchEvents[T objects.Object](ctx context.Context, c *contact, r objects.Resource[T], body io.ReadCloser) watch.Interface {
+func watchEvents(ctx context.Context, c *contact, resource string, d decoders, body io.ReadCloser) watch.Interface {
 	return watch.NewStreamWatcher(
-		&eventReader[T]{ctx: ctx, contact: c, resource: r, body: body, in: bufio.NewReader(body)},
+		&eventReader{ctx: ctx, contact: c, resource: resource, decoders: d, body: body, in: bufio.NewReader(body)},
 		apierrors.NewClientErrorReporter(http.StatusInternalServerError, http.MethodGet, "ClientWatchDecoding"),
 	)
 }
 
+// decodersOf are those of a resource's events.
+func decodersOf[T objects.Object](r objects.Resource[T]) decoders {
+	return decoders{forReflector(r.DecodeEvent), forReflector(r.DecodeJSONEvent)}
+}
+
+// forReflector has decode return events in the shape that a reflector takes.
+func forReflector[T objects.Object](decode func([]byte) (objects.Event[T], error)) decodeFrame {
+	return func(frame []byte) (watch.EventType, runtime.Object, error) {
+		e, err := decode(frame)
+		switch {
+		case err != nil:
+			return "", nil, err
+		case e.Type == watch.Error:
+			return e.Type, e.Status, nil
+		}
+		return e.Type, &watchObject[T]{ObjectMeta: metav1.ObjectMeta{ResourceVersion: e.Object.Version()}, object: e.Object}, nil
+	}
+}
+
 // Close implements watch.Decoder.
-func (e *eventReader[T]) Close() {
+func (e *eventReader) Close() {
 	e.closed.Store(true)
 	_ = e.body.Close() // reading from it fails then, which is noticed where it matters
 }
 
 // Decode implements watch.Decoder. An event is contact with the API server. The
 // beginning of a watch is not, as a proxy may accept that.
-func (e *eventReader[T]) Decode() (watch.EventType, runtime.Object, error) {
-	event, err := e.event()
+func (e *eventReader) Decode() (watch.EventType, runtime.Object, error) {
+	kind, object, err := e.event()
 	if err == nil {
 		e.begun = true
-		if event.Type == watch.Error {
-			e.contact.failed(e.resource.Name, apierrors.FromObject(event.Status))
-			return event.Type, event.Status, nil
+		if kind == watch.Error {
+			e.contact.failed(e.resource, apierrors.FromObject(object))
+		} else {
+			e.contact.heard(e.resource)
 		}
-		e.contact.heard(e.resource.Name)
-		return event.Type, &watchObject[T]{ObjectMeta: metav1.ObjectMeta{ResourceVersion: event.Object.Version()}, object: event.Object}, nil
+		return kind, object, nil
 	}
 	if e.closed.Load() || e.ctx.Err() != nil {
 		return "", nil, io.EOF
@@ -75,9 +103,9 @@ func (e *eventReader[T]) Decode() (watch.EventType, runtime.Object, error) {
 		utilnet.IsProbableEOF(err) || utilnet.IsTimeout(err)
 	switch {
 	case !ended:
-		e.contact.failed(e.resource.Name, err)
+		e.contact.failed(e.resource, err)
 	case !e.begun:
-		e.contact.failed(e.resource.Name, errEmptyWatch)
+		e.contact.failed(e.resource, errEmptyWatch)
 	}
 	return "", nil, err
 }
@@ -85,30 +113,23 @@ func (e *eventReader[T]) Decode() (watch.EventType, runtime.Object, error) {
 // event reads the next event. The first octet says which encoding the API
 // server has chosen: an event in protobuf begins with its length, in four
 // octets.
-func (e *eventReader[T]) event() (objects.Event[T], error) {
+func (e *eventReader) event() (watch.EventType, runtime.Object, error) {
 	if e.next == nil {
 		first, err := e.in.Peek(1)
 		if err != nil {
-			return objects.Event[T]{}, err
+			return "", nil, err
 		}
 		if first[0] == '{' {
-			e.next = decoded(jsonFrames{json.NewDecoder(e.in)}.next, e.resource.DecodeJSONEvent)
+			e.next, e.decode = jsonFrames{json.NewDecoder(e.in)}.next, e.decoders.json
 		} else {
-			e.next = decoded((&protobufFrames{in: e.in}).next, e.resource.DecodeEvent)
+			e.next, e.decode = (&protobufFrames{in: e.in}).next, e.decoders.protobuf
 		}
 	}
-	return e.next()
-}
-
-// decoded decodes each frame that next returns.
-func decoded[T objects.Object](next func() ([]byte, error), decode func([]byte) (objects.Event[T], error)) func() (objects.Event[T], error) {
-	return func() (objects.Event[T], error) {
-		frame, err := next()
-		if err != nil {
-			return objects.Event[T]{}, err
-		}
-		return decode(frame)
+	frame, err := e.next()
+	if err != nil {
+		return "", nil, err
 	}
+	return e.decode(frame)
 }
 
 // jsonFrames reads one JSON value after the other.

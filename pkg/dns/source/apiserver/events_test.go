@@ -72,8 +72,8 @@ func (b *body) Close() error {
 	return nil
 }
 
-// TestEvents: what a watch brings in either encoding, and what the cluster is
-// told of it.
+// TestEvents: the events of a watch in either encoding, and what is recorded of
+// the contact with the API server.
 func TestEvents(t *testing.T) {
 	web := func(version string) *corev1.Service {
 		return &corev1.Service{
@@ -87,7 +87,7 @@ func TestEvents(t *testing.T) {
 		stream func(encode encodeEvent) string
 		end    error
 		want   string // the events
-		told   string // the last error; "" for none, or contact after it
+		failed string // the last error; "" for none, or contact after it
 		heard  bool
 	}{
 		{
@@ -164,7 +164,7 @@ func TestEvents(t *testing.T) {
 						b.pieces = append(b.pieces, string(piece))
 					}
 					c := newContact()
-					w := watchEvents(t.Context(), c, objects.Services(), b)
+					w := watchEvents(t.Context(), c, "services", decodersOf(objects.Services()), b)
 					want := strings.FieldsFunc(tt.want, func(r rune) bool { return r == ',' })
 					if tt.end == nil && len(want) == 0 {
 						w.Stop()
@@ -181,9 +181,9 @@ func TestEvents(t *testing.T) {
 					if text := strings.Join(got, ", "); text != tt.want {
 						t.Errorf("events %q, want %q", text, tt.want)
 					}
-					told := c.failure("services").Err
-					if told != tt.told {
-						t.Errorf("the cluster is told %q, want %q", told, tt.told)
+					failed := c.failure("services").Err
+					if failed != tt.failed {
+						t.Errorf("the failure is %q, want %q", failed, tt.failed)
 					}
 					if heard := !c.status().LastContact.IsZero(); heard != tt.heard {
 						t.Errorf("contact %v, want %v", heard, tt.heard)
@@ -205,16 +205,17 @@ func describe(t *testing.T, e watch.Event) string {
 		t.Fatalf("a %T", e.Object)
 	}
 	if r.object.Version() != r.ResourceVersion {
-		t.Errorf("version %q is told, %q is kept", r.ResourceVersion, r.object.Version())
+		t.Errorf("version %q for the reflector, %q in the object", r.ResourceVersion, r.object.Version())
 	}
 	return fmt.Sprintf("%s %s %s", e.Type, r.object.Name, r.ResourceVersion)
 }
 
-// TestNoEvents: what is no event ends the watch, is told, and is no contact.
+// TestNoEvents: anything but an event ends the watch, is a failure, and is no
+// contact.
 func TestNoEvents(t *testing.T) {
 	created := event(t, watch.Added, &corev1.Service{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "1", CreationTimestamp: metav1.Unix(1<<40, 0)}})
 	status := event(t, watch.Error, &metav1.Status{Reason: "Expired"})
-	for _, tt := range []struct{ name, stream, told string }{
+	for _, tt := range []struct{ name, stream, failed string }{
 		{"garbage in a frame", "\x00\x00\x00\x03\xff\xff\xff", "in an event: malformed protobuf"},
 		{"an empty frame", "\x00\x00\x00\x00", `in an event: an object of kind "" in place of Service`},
 		{"a frame that is too long", string(binary.BigEndian.AppendUint32(nil, largestEvent+1)), errLargeEvent.Error()},
@@ -226,7 +227,7 @@ func TestNoEvents(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := newContact()
-			w := watchEvents(t.Context(), c, objects.Services(), &body{pieces: []string{tt.stream}, err: io.EOF, closed: make(chan struct{})})
+			w := watchEvents(t.Context(), c, "services", decodersOf(objects.Services()), &body{pieces: []string{tt.stream}, err: io.EOF, closed: make(chan struct{})})
 			var got []string
 			for e := range w.ResultChan() {
 				got = append(got, describe(t, e))
@@ -234,8 +235,8 @@ func TestNoEvents(t *testing.T) {
 			if text := strings.Join(got, ", "); text != "ERROR InternalError" {
 				t.Errorf("events %q, want an error", text)
 			}
-			if told := c.failure("services").Err; told != tt.told || !c.status().LastContact.IsZero() {
-				t.Errorf("the cluster is told %q, want %q; contact at %v", told, tt.told, c.status().LastContact)
+			if failed := c.failure("services").Err; failed != tt.failed || !c.status().LastContact.IsZero() {
+				t.Errorf("the failure is %q, want %q; contact at %v", failed, tt.failed, c.status().LastContact)
 			}
 		})
 	}
@@ -256,7 +257,7 @@ func TestEventsStop(t *testing.T) {
 	web := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web", ResourceVersion: "1"}}
 	c := newContact()
 	b := &body{pieces: []string{event(t, watch.Added, web)}, closed: make(chan struct{})}
-	w := watchEvents(t.Context(), c, objects.Services(), b)
+	w := watchEvents(t.Context(), c, "services", decodersOf(objects.Services()), b)
 	clustertest.Eventually(t, "the event is read", func() bool { return !c.status().LastContact.IsZero() })
 	w.Stop()
 	w.Stop()
@@ -266,11 +267,11 @@ func TestEventsStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	c = newContact()
-	w = watchEvents(ctx, c, objects.Services(), &body{err: context.Canceled, closed: make(chan struct{})})
+	w = watchEvents(ctx, c, "services", decodersOf(objects.Services()), &body{err: context.Canceled, closed: make(chan struct{})})
 	if e, open := <-w.ResultChan(); open {
 		t.Errorf("an event %v of a watch that is over", e)
 	}
 	if failed := c.failure("services"); failed.Err != "" {
-		t.Errorf("the end is told as %q", failed.Err)
+		t.Errorf("the end is the failure %q", failed.Err)
 	}
 }

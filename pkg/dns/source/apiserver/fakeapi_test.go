@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -34,7 +35,7 @@ type apiServer struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced whenever something below changes
 	version  int
-	oldest   int // watches from before are told that they come too late
+	oldest   int // watches from an older version get 410 Gone
 	log      []apiEvent
 	objects  map[string]map[string]runtime.Object // by resource, by namespace/name
 	failures map[string]int                       // HTTP status by resource; 0 is none
@@ -81,6 +82,7 @@ func (s *apiServer) source(t *testing.T) (*Source, *dns.KubeDNS) {
 		t.Fatal(err)
 	}
 	src := New(core, discovery, ignoreMemory{})
+	src.backoff.Duration, src.spreadRelist = 20*time.Millisecond, 50*time.Millisecond // what is tested is not how long they are
 	return src, dns.New(dns.Options{Zone: clustertest.Zone, TTL: 30}, src)
 }
 

@@ -3,7 +3,6 @@ package apiserver
 import (
 	"context"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -69,8 +68,9 @@ type lister struct {
 	client   rest.Interface
 	// listOnce lists once and returns the list's resource version.
 	listOnce func(context.Context) (string, error)
-	// events makes a watch of the response to a watch request.
-	events func(context.Context, io.ReadCloser) watch.Interface
+	decoders decoders // of the events of a watch
+	// spreadRelist is the time over which lists after the first are spread.
+	spreadRelist time.Duration
 
 	// version is the last list's resource version; nil before the first list.
 	version atomic.Pointer[string]
@@ -80,7 +80,7 @@ type lister struct {
 // gets is empty: its objects are in the store already.
 func (l *lister) list(ctx context.Context) (runtime.Object, error) {
 	if l.version.Load() != nil {
-		if err := sleep(ctx, rand.N(spreadRelist)); err != nil {
+		if err := sleep(ctx, rand.N(l.spreadRelist)); err != nil {
 			return nil, err
 		}
 	}
@@ -148,7 +148,7 @@ func (l *lister) begin(ctx context.Context, o metav1.ListOptions) (watch.Interfa
 			return nil, errors.Join(err, body.Close())
 		}
 	}
-	return l.events(ctx, body), nil
+	return watchEvents(ctx, l.contact, l.resource, l.decoders, body), nil
 }
 
 // watchFailed is called with the reason why the reflector lists again.

@@ -24,7 +24,7 @@ import (
 func newTestLister(once func(context.Context) (string, error)) *lister {
 	return &lister{
 		contact:  newContact(),
-		resource: "services", listOnce: once,
+		resource: "services", listOnce: once, spreadRelist: spreadRelist,
 	}
 }
 

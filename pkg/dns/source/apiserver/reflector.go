@@ -3,11 +3,9 @@ package apiserver
 import (
 	"context"
 	"fmt"
-	"io"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
@@ -18,11 +16,8 @@ import (
 // follow keeps the objects of a resource in k until ctx is done.
 func follow[T objects.Object](ctx context.Context, s *Source, client rest.Interface, r objects.Resource[T], k *store[T]) {
 	l := &lister{
-		contact: s.contact, resource: r.Name, client: client,
+		contact: s.contact, resource: r.Name, client: client, decoders: decodersOf(r), spreadRelist: s.spreadRelist,
 		listOnce: func(ctx context.Context) (string, error) { return listPages(ctx, s, client, r, k) },
-		events: func(ctx context.Context, body io.ReadCloser) watch.Interface {
-			return watchEvents(ctx, s.contact, r, body)
-		},
 	}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
@@ -31,7 +26,7 @@ func follow[T objects.Object](ctx context.Context, s *Source, client rest.Interf
 		WatchFuncWithContext: l.watch,
 	}
 	reflector := cache.NewReflectorWithOptions(pagedListWatch{lw}, &watchObject[T]{}, reflectorStore[T]{k}, cache.ReflectorOptions{Name: r.Name, TypeDescription: r.Name})
-	apiclient.Reflect(ctx, reflector, apiclient.ReflectorBackoff(), l.watchFailed)
+	apiclient.Reflect(ctx, reflector, s.backoff, l.watchFailed)
 }
 
 // pagedListWatch has client-go list in pages. A streaming list takes as little

@@ -64,12 +64,12 @@ func TestFirstListBroken(t *testing.T) {
 }
 
 // TestStore puts objects in by lists and watches, and compares what is there and
-// what was told of after each step.
+// which changes were reported after each step.
 func TestStore(t *testing.T) {
 	svc := func(name, version string) *objects.Service {
 		return &objects.Service{Meta: objects.Meta{Namespace: "default", Name: name, ResourceVersion: version}}
 	}
-	var told []string
+	var reported []string
 	version := func(s *objects.Service) string {
 		if s == nil {
 			return "none"
@@ -81,7 +81,7 @@ func TestStore(t *testing.T) {
 		if first {
 			text += ", first"
 		}
-		told = append(told, text)
+		reported = append(reported, text)
 	}, nil)
 	want := func(step string, complete bool, have string, changes ...string) {
 		t.Helper()
@@ -93,14 +93,14 @@ func TestStore(t *testing.T) {
 			}
 		}
 		slices.Sort(got)
-		slices.Sort(told)
+		slices.Sort(reported)
 		if text := strings.Join(got, " "); text != have || k.len() != len(got) || k.listed() != complete {
 			t.Errorf("%s: %d objects, %q, listed: %t, want %q, %t", step, k.len(), text, k.listed(), have, complete)
 		}
-		if !slices.Equal(told, changes) {
-			t.Errorf("%s: told of %q, want %q", step, told, changes)
+		if !slices.Equal(reported, changes) {
+			t.Errorf("%s: reported %q, want %q", step, reported, changes)
 		}
-		told = nil
+		reported = nil
 	}
 	a1 := svc("a", "1")
 	if !k.beginList() {
@@ -173,7 +173,7 @@ func TestStoreByOwner(t *testing.T) {
 	k.remove(treecache.Key{Namespace: "default", Name: "z"})
 	want("removed", "", "x2", "")
 	if n := len(k.byOwner); n != 2 {
-		t.Errorf("%d owners are kept, want db and nobody", n)
+		t.Errorf("%d owners, want db and none", n)
 	}
 }
 

@@ -21,6 +21,8 @@ type Source struct {
 	fault atomic.Pointer[error] // why there is no set yet
 }
 
+var _ source.Source = (*Source)(nil)
+
 // New makes a source of the manifests in dir, see Watch.
 func New(dir string) *Source {
 	s := &Source{dir: dir}

@@ -34,7 +34,7 @@ import (
 
 func TestMain(m *testing.M) { clustertest.Main(m) }
 
-// trimmed are the objects as they are kept.
+// trimmed are the objects of EachKind.
 func trimmed() (services []*objects.Service, all []*objects.EndpointSlice) {
 	s, l := clustertest.EachKind()
 	for _, o := range s {
@@ -222,7 +222,7 @@ func TestSnapshotFollows(t *testing.T) {
 		services, slices := o.Len()
 		return services == 3 && slices == 1
 	})
-	clustertest.Eventually(t, "the time of the snapshot is told", func() bool {
+	clustertest.Eventually(t, "the time of the snapshot is in the metrics", func() bool {
 		return clustertest.Metric(t, registry, "kubedns_snapshot_last_success_timestamp_seconds") > float64(time.Now().Add(-time.Minute).Unix())
 	})
 }
