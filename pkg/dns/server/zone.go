@@ -97,15 +97,15 @@ func (z *zone) service(q *query, r *reply, rotate uint32) verdict {
 	case qname.Service:
 		return z.serviceName(q, r, records, rotate)
 	case qname.Endpoint:
-		if at := records.At(n.Below()); len(at) > 0 {
+		if at := records.At(n.Hostname()); len(at) > 0 {
 			return z.endpointAnswer(q, r, at, rotate)
 		}
 	case qname.Protocol:
-		if records.HasProtocol(n.Below()) {
+		if records.HasProtocol(n.Protocol()) {
 			return z.otherType(q, r) // a name with names below it (RFC 8020)
 		}
 	case qname.Port:
-		if srvs := records.PortAt(n.Port(), n.Below()); srvs != nil {
+		if srvs := records.PortAt(n.Port(), n.Protocol()); srvs != nil {
 			return z.srvs(q, r, records, srvs, rotate)
 		}
 	}
