@@ -75,11 +75,8 @@ func TestUnderWay(t *testing.T) {
 		}
 	}
 	await := func(n int32) {
-		for deadline := time.Now().Add(2 * time.Second); f.upstream.asked.Load() < n; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d of %d questions came to the nameserver", f.upstream.asked.Load(), n)
-			}
-		}
+		t.Helper()
+		eventually(t, 2*time.Second, fmt.Sprintf("%d questions at the nameserver", n), func() bool { return f.upstream.asked.Load() >= n })
 	}
 	wait(maxUnderWay - 1)
 	await(maxUnderWay - 1)

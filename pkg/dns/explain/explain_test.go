@@ -114,13 +114,18 @@ func newFixture(t testing.TB, text string, up *upstream) *fixture {
 		}
 	})
 	f.build(t)
-	for deadline := time.Now().Add(20 * time.Second); !f.kd.HasSynced(); {
-		if time.Now().After(deadline) {
-			t.Fatal("not synced in 20 s")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	eventually(t, 20*time.Second, "synced", f.kd.HasSynced)
 	return f
+}
+
+// eventually waits until ok, but no longer than within.
+func eventually(t testing.TB, within time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in %v: %s", within, what)
+		}
+	}
 }
 
 // build makes what stands around f.kd.

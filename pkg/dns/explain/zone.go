@@ -497,7 +497,7 @@ func (x *explanation) targetOf(name string) string {
 			return r.Target
 		}
 	case qname.Endpoint:
-		if r, _ := x.o.Tree.Service(n.Namespace(), n.Service()); r != nil && len(r.At(n.Below())) > 0 {
+		if r, _ := x.o.Tree.Service(n.Namespace(), n.Service()); r != nil && len(r.At(n.Hostname())) > 0 {
 			return ""
 		}
 		target, _ := x.federated(n)

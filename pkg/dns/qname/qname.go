@@ -94,10 +94,11 @@ func (n Name) Namespace() []byte { return n.wire.Label(n.left - 2) }
 // Service is the Service's label of any form from Service to BelowService.
 func (n Name) Service() []byte { return n.wire.Label(n.left - 3) }
 
-// Below is the label next to the Service's of any form from Endpoint to
-// BelowService: the hostname of an Endpoint, the protocol of a Protocol or a
-// Port with its underscore.
-func (n Name) Below() []byte { return n.wire.Label(n.left - 4) }
+// Hostname is the label left of the Service's of an Endpoint or a BelowService.
+func (n Name) Hostname() []byte { return n.wire.Label(n.left - 4) }
+
+// Protocol is the protocol's label of a Protocol or a Port, with its underscore.
+func (n Name) Protocol() []byte { return n.wire.Label(n.left - 4) }
 
 // Port is the port's label of a Port, with its underscore.
 func (n Name) Port() []byte { return n.wire.Label(n.left - 5) }
@@ -221,12 +222,12 @@ func (n *Name) parseService() {
 		n.Form = Service
 	case 4:
 		n.Form = Endpoint
-		if n.Below()[0] == '_' {
+		if n.Hostname()[0] == '_' {
 			n.Form = Protocol
 		}
 	case 5:
 		n.Form = BelowService
-		if protocol := n.Below(); protocol[0] == '_' || string(protocol) == "*" {
+		if protocol := n.Protocol(); protocol[0] == '_' || string(protocol) == "*" {
 			n.Form = Port
 		}
 	default:

@@ -40,10 +40,13 @@ func parts(n Name) string {
 		if n.Form >= Service {
 			add("service", n.Service())
 		}
-		if n.Form >= Endpoint {
-			add("below", n.Below())
-		}
-		if n.Form == Port {
+		switch n.Form {
+		case Endpoint, BelowService:
+			add("hostname", n.Hostname())
+		case Protocol:
+			add("protocol", n.Protocol())
+		case Port:
+			add("protocol", n.Protocol())
 			add("port", n.Port())
 		}
 	}
@@ -70,29 +73,29 @@ func TestParse(t *testing.T) {
 		{"pod" + svc, Namespace, "namespace=pod"},
 		{"Web.Default" + svc, Service, "namespace=default service=web"},
 		{"svc.svc" + svc, Service, "namespace=svc service=svc"},
-		{"web-0.web.default" + svc, Endpoint, "namespace=default service=web below=web-0"},
-		{"web.default.fed" + svc, Endpoint, "namespace=fed service=default below=web"},
-		{"_tcp.web.default" + svc, Protocol, "namespace=default service=web below=_tcp"},
-		{"_http._tcp.web.default" + svc, Port, "namespace=default service=web below=_tcp port=_http"},
-		{"http._tcp.web.default" + svc, Port, "namespace=default service=web below=_tcp port=http"},
-		{"_http.tcp.web.default" + svc, BelowService, "namespace=default service=web below=tcp"},
-		{"a.web-0.web.default" + svc, BelowService, "namespace=default service=web below=web-0"},
-		{"x._http._tcp.web.default" + svc, BelowService, "namespace=default service=web below=_tcp"},
+		{"web-0.web.default" + svc, Endpoint, "namespace=default service=web hostname=web-0"},
+		{"web.default.fed" + svc, Endpoint, "namespace=fed service=default hostname=web"},
+		{"_tcp.web.default" + svc, Protocol, "namespace=default service=web protocol=_tcp"},
+		{"_http._tcp.web.default" + svc, Port, "namespace=default service=web protocol=_tcp port=_http"},
+		{"http._tcp.web.default" + svc, Port, "namespace=default service=web protocol=_tcp port=http"},
+		{"_http.tcp.web.default" + svc, BelowService, "namespace=default service=web hostname=tcp"},
+		{"a.web-0.web.default" + svc, BelowService, "namespace=default service=web hostname=web-0"},
+		{"x._http._tcp.web.default" + svc, BelowService, "namespace=default service=web hostname=_tcp"},
 
 		{"*" + svc, Namespace, "namespace=* wildcard"},
 		{"*.default" + svc, Service, "namespace=default service=* wildcard"},
 		{"web.*" + svc, Service, "namespace=* service=web wildcard"},
-		{"*.web.default" + svc, Endpoint, "namespace=default service=web below=* wildcard"},
-		{"_*.web.default" + svc, Protocol, "namespace=default service=web below=_* wildcard"},
-		{"_tcp.*.default" + svc, Protocol, "namespace=default service=* below=_tcp wildcard"},
-		{"*._tcp.web.default" + svc, Port, "namespace=default service=web below=_tcp port=* wildcard"},
-		{"_http.*.web.default" + svc, Port, "namespace=default service=web below=* port=_http wildcard"},
-		{"_*._*.*.*" + svc, Port, "namespace=* service=* below=_* port=_* wildcard"},
-		{"*.x.web.default" + svc, BelowService, "namespace=default service=web below=x wildcard"},
-		{"*.a.b.web.default" + svc, BelowService, "namespace=default service=web below=b"},
+		{"*.web.default" + svc, Endpoint, "namespace=default service=web hostname=* wildcard"},
+		{"_*.web.default" + svc, Protocol, "namespace=default service=web protocol=_* wildcard"},
+		{"_tcp.*.default" + svc, Protocol, "namespace=default service=* protocol=_tcp wildcard"},
+		{"*._tcp.web.default" + svc, Port, "namespace=default service=web protocol=_tcp port=* wildcard"},
+		{"_http.*.web.default" + svc, Port, "namespace=default service=web protocol=* port=_http wildcard"},
+		{"_*._*.*.*" + svc, Port, "namespace=* service=* protocol=_* port=_* wildcard"},
+		{"*.x.web.default" + svc, BelowService, "namespace=default service=web hostname=x wildcard"},
+		{"*.a.b.web.default" + svc, BelowService, "namespace=default service=web hostname=b"},
 		{"x*.default" + svc, Service, "namespace=default service=x*"},
 		{"**.default" + svc, Service, "namespace=default service=**"},
-		{"_x*.web.default" + svc, Protocol, "namespace=default service=web below=_x*"},
+		{"_x*.web.default" + svc, Protocol, "namespace=default service=web protocol=_x*"},
 		{"*.default" + pod, Pod, "namespace=default"},
 		{"*.dns." + testZone, BelowDNS, ""},
 		{"*." + testZone, Unknown, ""},

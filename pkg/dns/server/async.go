@@ -16,16 +16,15 @@ import (
 	"kubedns/pkg/dns/forward"
 )
 
-// answerTimeout is when a question that depends on others has to be answered:
-// before a client gives up, which is after 5 s (resolv.conf(5)).
+// answerTimeout bounds a deferred answer: a client gives up after 5 s
+// (resolv.conf(5)).
 const answerTimeout = 3700 * time.Millisecond
 
-// maxWildcards is how many names with an asterisk may wait for their answer.
-// One such name can have thousands of records, and costs as many times more
-// than others.
+// maxWildcards bounds the questions for names with an asterisk that wait. One
+// such name can have thousands of records, and costs that much more.
 const maxWildcards = 1000
 
-// MaxHops is how many names a chain of CNAME records may have.
+// MaxHops is the maximum number of names in a chain of CNAME records.
 const MaxHops = 16
 
 // deferAnswer answers a question on a goroutine of its own and calls send with
@@ -53,7 +52,7 @@ func (w *worker) asyncReply(ctx context.Context, start time.Time, sys system, v 
 		}
 	}()
 	if err := w.parse(msg); err != nil {
-		return nil // it was parsed before
+		return nil // not reached: handle has parsed it
 	}
 	req := new(dns.Msg)
 	if err := req.Unpack(msg); err != nil || len(req.Question) != 1 {
@@ -109,6 +108,7 @@ func (a *answerer) answerAsync(ctx context.Context, v verdict, w *worker, req *d
 	return m
 }
 
+// forwardFailed counts and logs a question that the nameservers did not answer.
 func (a *answerer) forwardFailed(q dns.Question, err error) {
 	if errors.Is(err, forward.ErrOverloaded) {
 		a.metrics.shed.Inc()
@@ -118,10 +118,10 @@ func (a *answerer) forwardFailed(q dns.Question, err error) {
 	}
 }
 
-// chain answers question with a CNAME to target and, for A and AAAA, with
-// what follows behind it: from the tree what is in the zone, from upstream
-// what is not. A loop, or an upstream that does not answer, is SERVFAIL
-// without an answer: a part of a chain would be taken for NODATA.
+// chain answers question with a CNAME to target and, for A and AAAA, with the
+// rest of the chain: names in the zone from the tree, others from the upstream
+// nameservers. A loop, or no answer from upstream, is SERVFAIL without records: a
+// client would take a part of a chain for NODATA.
 func (a *answerer) chain(ctx context.Context, m *dns.Msg, question dns.Question, target string, tcp bool) {
 	link := func(owner, target string) dns.RR {
 		return &dns.CNAME{
@@ -162,7 +162,7 @@ func (a *answerer) chain(ctx context.Context, m *dns.Msg, question dns.Question,
 			federated, isFederated = a.federated(q.name)
 		}
 		switch {
-		case local == nil: // a name that cannot be asked for
+		case local == nil: // no message can carry the name
 			m.Rcode = dns.RcodeNameError
 			m.Ns = []dns.RR{a.soa()}
 			return
@@ -184,8 +184,8 @@ func (a *answerer) chain(ctx context.Context, m *dns.Msg, question dns.Question,
 	fail()
 }
 
-// upstream appends what the nameservers answer to m. final is set where their
-// chain ends in a name of the zone, which they cannot know.
+// upstream appends the nameservers' answer to m. final is the end of their chain
+// if that is in the zone, which they do not know; else it is empty.
 func (a *answerer) upstream(ctx context.Context, m *dns.Msg, question dns.Question, tcp bool) (final string, rcode int, ok bool) {
 	req := &dns.Msg{Question: []dns.Question{question}}
 	req.Id = dns.Id()
@@ -229,8 +229,8 @@ func (a *answerer) upstream(ctx context.Context, m *dns.Msg, question dns.Questi
 	return "", reply.Rcode, true
 }
 
-// local answers a question about a name of the zone from the tree. The
-// message is nil where the name has no wire form.
+// local answers a question for a name in the zone from the tree. The message is
+// nil if no message can carry the name.
 func (a *answerer) local(question dns.Question) (*dns.Msg, verdict, *query) {
 	req := &dns.Msg{Question: []dns.Question{question}}
 	wire, err := req.Pack()
@@ -250,11 +250,12 @@ func (a *answerer) local(question dns.Question) (*dns.Msg, verdict, *query) {
 	return m, v, &w.q
 }
 
+// ttl is the TTL of records in seconds.
 func (a *answerer) ttl() uint32 {
 	return binary.BigEndian.Uint32(a.zone.ttl[:])
 }
 
-// soa is the zone's SOA record as negative answers have it.
+// soa is the zone's SOA record for a negative answer.
 func (a *answerer) soa() dns.RR {
 	zone := a.zone.tree.Zone()
 	return &dns.SOA{
@@ -264,8 +265,8 @@ func (a *answerer) soa() dns.RR {
 	}
 }
 
-// pack brings m into wire form for the client that asked req: its ID, question
-// and flags, EDNS and size.
+// pack packs m as the reply to req: with its ID, question and flags, and with OPT
+// if it had one. The reply has limit octets at most.
 func (a *answerer) pack(m, req *dns.Msg, q *query, limit int) []byte {
 	m.Id = req.Id
 	m.Response = true
@@ -287,7 +288,7 @@ func (a *answerer) pack(m, req *dns.Msg, q *query, limit int) []byte {
 	}
 	wire, err := fit(m, limit)
 	if err != nil {
-		glog.V(2).Infof("server: packing the answer to %s: %v", req.Question[0].Name, err)
+		glog.V(2).Infof("server: packing the reply for %s: %v", req.Question[0].Name, err)
 		m.Answer, m.Ns, m.Truncated = nil, nil, false
 		m.Extra = optOnly(m.Extra)
 		m.Rcode = dns.RcodeServerFailure
@@ -299,6 +300,7 @@ func (a *answerer) pack(m, req *dns.Msg, q *query, limit int) []byte {
 	return wire
 }
 
+// optOnly is the OPT record of an additional section, nil if it has none.
 func optOnly(extra []dns.RR) []dns.RR {
 	for _, rr := range extra {
 		if rr.Header().Rrtype == dns.TypeOPT {
@@ -308,15 +310,15 @@ func optOnly(extra []dns.RR) []dns.RR {
 	return nil
 }
 
-// onlyNS tells whether an authority section has nothing that a negative or a
-// signed answer needs.
+// onlyNS reports whether an authority section has only NS records: nothing that a
+// negative or a signed answer needs.
 func onlyNS(rrs []dns.RR) bool {
 	return !slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS })
 }
 
-// fit packs m so that it takes limit octets at most: the additional section
-// goes first, then the names of nameservers beside an answer, then TC is set
-// and as many answers stay as fit (RFC 2181 section 9).
+// fit packs m in limit octets. It drops the additional section first, then NS
+// records beside an answer; then it sets TC and keeps the answers that fit (RFC
+// 2181 section 9).
 func fit(m *dns.Msg, limit int) ([]byte, error) {
 	wire, err := m.Pack()
 	if err == nil && len(wire) <= limit {

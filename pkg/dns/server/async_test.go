@@ -53,8 +53,8 @@ var orgZone = map[string]string{
 
 const upstreamSOA = "ns example.org. 60 IN SOA ns.example.org. mail.example.org. 1 2 3 4 5"
 
-// slowTests need upstream nameservers, SkyDNS or a chain of names.
-var slowTests = []replyTest{
+// asyncTests need upstream nameservers, SkyDNS or a chain of names.
+var asyncTests = []replyTest{
 	{"forwarded", "WWW.example.ORG. A", "NOERROR ra\nan www.Example.org. 77 IN A 192.0.2.53"},
 	{"forwarded, TTLs and sections as they came", "www.example.org. TXT", `NOERROR ra
 		an www.example.org. 4294967295 IN TXT "a\"b" "\000\255"
@@ -178,8 +178,8 @@ var slowTests = []replyTest{
 	{"asterisk too deep", "*.a.b.web.default.svc.cluster.local. A", "NXDOMAIN aa ra\n{soa}"},
 }
 
-// newSlowServer is a server with all that slowTests need.
-func newSlowServer(tb testing.TB, change func(*Options)) (*testServer, *upstream) {
+// newAsyncServer is a server with all that asyncTests need.
+func newAsyncServer(tb testing.TB, change func(*Options)) (*testServer, *upstream) {
 	tb.Helper()
 	u, forwarder := newUpstream(tb, orgZone)
 	s := newTestServer(tb, fixture(), func(o *Options) {
@@ -218,9 +218,9 @@ func newSlowServer(tb testing.TB, change func(*Options)) (*testServer, *upstream
 	return s, u
 }
 
-func TestSlow(t *testing.T) {
-	s, _ := newSlowServer(t, nil)
-	for _, tt := range slowTests {
+func TestAsync(t *testing.T) {
+	s, _ := newAsyncServer(t, nil)
+	for _, tt := range asyncTests {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, tcp := range []bool{false, true} {
 				req := newQuestion(t, tt.question, nil)
@@ -235,7 +235,7 @@ func TestSlow(t *testing.T) {
 // The CNAMEs of a chain come in the order in which they are followed: that is
 // how resolvers read them (RFC 1034 section 4.3.2).
 func TestChainOrder(t *testing.T) {
-	s, _ := newSlowServer(t, nil)
+	s, _ := newAsyncServer(t, nil)
 	m := s.ask(t, newQuestion(t, "back.default.svc.cluster.local. A", nil), false)
 	var owners []string
 	for _, rr := range m.Answer {
@@ -443,7 +443,7 @@ func TestNoNameservers(t *testing.T) {
 
 // SkyDNS's answers are not kept: a name with an asterisk follows the tree.
 func TestWildcardNotCached(t *testing.T) {
-	s, _ := newSlowServer(t, nil)
+	s, _ := newAsyncServer(t, nil)
 	req := newQuestion(t, "*.default.svc.cluster.local. A", nil)
 	if m := s.ask(t, req, false); len(m.Answer) != 2 {
 		t.Fatalf("got %s", s.text(m))
@@ -462,7 +462,7 @@ func TestWildcardNotCached(t *testing.T) {
 // Names with an asterisk cost much to answer: few are at a time, and past a
 // bound they are SERVFAIL at once, while the zone's other names go on.
 func TestWildcardsBounded(t *testing.T) {
-	s, _ := newSlowServer(t, nil)
+	s, _ := newAsyncServer(t, nil)
 	var running, most atomic.Int32
 	release := make(chan struct{})
 	s.backend.wildcards = func(string) {
@@ -510,16 +510,10 @@ func TestWildcardsBounded(t *testing.T) {
 	}
 }
 
-// The question's octets are the reader's again while a slow answer is under
+// The question's octets are the reader's again while a deferred answer is under
 // way, and the reply does not depend on them.
 func TestQuestionReused(t *testing.T) {
-	release := make(chan struct{})
-	s := newTestServer(t, fixture(), func(o *Options) {
-		o.Forwarder = fakeForwarder(func(_ context.Context, req *dns.Msg, _ bool) (*dns.Msg, error) {
-			<-release
-			return parseReply(t, req, orgZone["www.example.org. A"]), nil
-		})
-	})
+	s, _, release := newHeldServer(t, nil)
 	w := s.newWorker()
 	replies := make(chan []byte, 1)
 	wire := pack(t, newQuestion(t, "www.example.org. A", withOPT(1232, 0, true)))

@@ -1,12 +1,13 @@
 // Package server answers DNS questions about one zone, over UDP and TCP.
 //
-// What the tree cache can answer directly is answered in wire format, without
-// allocating: names of the zone, and reverse names that the tree holds. Names
-// with an asterisk go to SkyDNS's server, with the same tree behind it.
-// External names and federations are followed, and every other name is
-// forwarded, by goroutines of their own. Around all of these stand, once:
-// EDNS, flags, truncation, rotation, metrics, and recovery from a panic.
+// A question takes one of five routes. Names in the zone, and reverse names that
+// the tree holds, are answered from the tree at once, in wire form and without
+// allocating (zone.go). The others are answered on goroutines of their own
+// (async.go): names with an asterisk by SkyDNS's server, which reads the same
+// tree; external names and names of federations by following them; every other
+// name by the upstream nameservers. EDNS, flags, truncation, metrics and recovery
+// from panics are the same for all routes (server.go).
 //
-// Which records there are is left to package dns, how upstream nameservers
-// are asked to package forward.
+// Package qname tells which form a name has, package dns which records there are,
+// and package forward asks the upstream nameservers.
 package server

@@ -16,7 +16,7 @@ import (
 // its SOA, and whatever miekg/dns can read and is no reply is answered.
 func FuzzHandle(f *testing.F) {
 	addCorpus(f)
-	s, _ := newSlowServer(f, func(o *Options) {
+	s, _ := newAsyncServer(f, func(o *Options) {
 		o.Forwarder = fakeForwarder(func(_ context.Context, req *dns.Msg, _ bool) (*dns.Msg, error) {
 			m := new(dns.Msg).SetReply(req)
 			name := req.Question[0].Name

@@ -8,12 +8,12 @@ import (
 // Way is how a question is answered.
 type Way string
 
-// The ways, of which a question takes one.
+// Each question is answered in one way.
 const (
-	// WayNone is a message that is answered before its name counts: it is
-	// malformed, of another class or opcode, or asks for a zone transfer.
+	// WayNone is a message whose name does not matter: it is malformed, has
+	// another class or opcode, or asks for a zone transfer.
 	WayNone Way = "none"
-	// WayIncomplete is REFUSED since the records are not complete.
+	// WayIncomplete is REFUSED because the records are not complete.
 	WayIncomplete Way = "incomplete"
 	// WayTree is a name of the zone, answered from the tree.
 	WayTree Way = "tree"
@@ -25,22 +25,21 @@ const (
 	WayExternal Way = "external"
 	// WayFederation is a federated Service's name, which is followed.
 	WayFederation Way = "federation"
-	// WayForward is a name that upstream nameservers are asked for.
+	// WayForward is a name that the upstream nameservers answer.
 	WayForward Way = "forward"
 )
 
 // Inspection is how the server answers a message now.
 type Inspection struct {
 	Way Way
-	// Reply is what a client would get, in wire form; nil where it would get
-	// nothing.
+	// Reply is what a client would get, in wire form; nil for nothing.
 	Reply []byte
 }
 
-// Inspect answers msg as if it had come over UDP or TCP, by the same code,
-// and leaves no trace: no metric, no bound and no time of a last question
-// counts it. What goes upstream, f is asked. It takes as long as an answer
-// does, or until ctx is done.
+// Inspect answers msg as if it had come over UDP or TCP, with the same code, and
+// leaves no trace: it counts in no metric and no bound, and not as a last
+// question. Upstream queries go through f. Inspect returns when the answer is
+// there or ctx is done.
 func (s *Server) Inspect(ctx context.Context, f Forwarder, msg []byte, tcp bool) Inspection {
 	// A copy: what answers a question answers it here too. Only what leaves a
 	// trace is replaced.
@@ -59,7 +58,7 @@ func (s *Server) Inspect(ctx context.Context, f Forwarder, msg []byte, tcp bool)
 	return Inspection{Way: w.took(), Reply: reply}
 }
 
-// took is the way that the worker's last question took.
+// took is the way in which the worker's last question was answered.
 func (w *worker) took() Way {
 	if w.incomplete {
 		return WayIncomplete

@@ -10,17 +10,17 @@ import (
 	"syscall"
 )
 
-// Listeners are the sockets of one address, bound but not yet served.
+// Listeners are the bound sockets of one address. Serve answers on them.
 type Listeners struct {
 	addr netip.AddrPort
 	udp  []*udpSocket
 	tcp  net.Listener
 }
 
-// Listen binds addr for UDP and TCP. A port of 0 is one that the system
-// chooses, the same for both.
+// Listen binds addr for UDP and TCP. For port 0 the system chooses one port for
+// both.
 func (s *Server) Listen(ctx context.Context, addr netip.AddrPort) (*Listeners, error) {
-	// What the system chooses for TCP another program may have for UDP.
+	// The port that the system chooses for TCP may be in use for UDP.
 	const attempts = 10
 	for i := 1; ; i++ {
 		l, err := s.listenOnce(ctx, addr)
@@ -31,8 +31,8 @@ func (s *Server) Listen(ctx context.Context, addr netip.AddrPort) (*Listeners, e
 }
 
 func (s *Server) listenOnce(ctx context.Context, addr netip.AddrPort) (*Listeners, error) {
-	// TCP comes first: it does not share its port, so that a second server at
-	// the same address is noticed.
+	// TCP first: its port is not shared (SO_REUSEPORT), so a second server on the
+	// same address fails.
 	var lc net.ListenConfig
 	tcp, err := lc.Listen(ctx, "tcp", addr.String())
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Server) listenOnce(ctx context.Context, addr netip.AddrPort) (*Listener
 	return l, nil
 }
 
-// Addr is the address that is listened on.
+// Addr is the bound address.
 func (l *Listeners) Addr() netip.AddrPort { return l.addr }
 
 // Close closes the sockets.
@@ -65,9 +65,8 @@ func (l *Listeners) Close() error {
 	return err
 }
 
-// Serve answers what comes to l until ctx is done; it then closes l and
-// returns once everything it started has ended. It may be called for several
-// listeners at a time.
+// Serve answers on l until ctx is done or a socket fails. It closes l, and returns
+// once all its goroutines have ended. It may run for several Listeners at a time.
 func (s *Server) Serve(ctx context.Context, l *Listeners) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -100,7 +100,7 @@ func eventually(tb testing.TB, what string, ok func() bool) {
 // the reply's source whatever the socket is bound to: a connected socket takes
 // nothing else.
 func TestSockets(t *testing.T) {
-	s, _ := newSlowServer(t, func(o *Options) { o.Sockets = 2 })
+	s, _ := newAsyncServer(t, func(o *Options) { o.Sockets = 2 })
 	for _, tt := range []struct {
 		bind string
 		ask  []string
@@ -116,7 +116,7 @@ func TestSockets(t *testing.T) {
 			for _, to := range tt.ask {
 				for _, network := range []string{"udp", "tcp"} {
 					conn := dial(t, network, netip.AddrPortFrom(addr(to), r.addr.Port()))
-					for _, row := range append(directTests, slowTests...) {
+					for _, row := range append(directTests, asyncTests...) {
 						wire := pack(t, newQuestion(t, row.question, nil))
 						m := checkReply(t, wire, exchange(t, conn, wire), network == "tcp", s.udpSize)
 						if got, want := s.text(m), wantText(row.want); got != want {
@@ -182,17 +182,10 @@ func TestLastQuestion(t *testing.T) {
 	}
 }
 
-// One listener ends while another has slow answers under way, which then are
+// One listener ends while another has deferred answers, which then are
 // written.
 func TestTwoListeners(t *testing.T) {
-	asked, release := make(chan struct{}), make(chan struct{})
-	s := newTestServer(t, fixture(), func(o *Options) {
-		o.Forwarder = fakeForwarder(func(_ context.Context, req *dns.Msg, _ bool) (*dns.Msg, error) {
-			asked <- struct{}{}
-			<-release
-			return parseReply(t, req, orgZone["www.example.org. A"]), nil
-		})
-	})
+	s, asked, release := newHeldServer(t, nil)
 	a, b := s.listen(t, "127.0.0.1"), s.listen(t, "127.0.0.1")
 	wire := pack(t, newQuestion(t, "www.example.org. A", nil))
 	var wg sync.WaitGroup
@@ -211,9 +204,9 @@ func TestTwoListeners(t *testing.T) {
 }
 
 // A panic is SERVFAIL, counted, and the server goes on: over UDP and TCP, on
-// the direct and on the slow way.
+// the direct and on the asynchronous way.
 func TestPanics(t *testing.T) {
-	s, _ := newSlowServer(t, func(o *Options) {
+	s, _ := newAsyncServer(t, func(o *Options) {
 		o.Forwarder = fakeForwarder(func(context.Context, *dns.Msg, bool) (*dns.Msg, error) { panic("forwarder") })
 	})
 	s.backend.wildcards = func(string) { panic("backend") }

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// system is what answered a question, in kube-dns's words.
+// system is the part of kube-dns that answered, as its metrics name it.
 type system uint8
 
 const (
@@ -19,7 +19,7 @@ const (
 
 var systemNames = [systems]string{"auth", "recursive", "reverse"}
 
-// cause is what was the matter with an answer, in kube-dns's words.
+// cause is why an answer counts as an error, as kube-dns's metrics name it.
 type cause uint8
 
 const (
@@ -35,8 +35,8 @@ const (
 
 var causeNames = [causes]string{"", "nxdomain", "nodata", "truncated", "refused", "overflow", "servfail"}
 
-// causeOf is an answer's cause; each answer has one at most. Overflow is an
-// answer over TCP that is cut, which over UDP is truncated.
+// causeOf is the one cause of an answer. A cut answer is "truncated" over UDP and
+// "overflow" over TCP.
 func causeOf(rcode int, answers uint16, truncated, tcp bool) cause {
 	switch {
 	case rcode == dns.RcodeNameError:
@@ -55,7 +55,7 @@ func causeOf(rcode int, answers uint16, truncated, tcp bool) cause {
 	return causeNone
 }
 
-// metrics are kube-dns's, and those that are ours.
+// metrics are those of kube-dns, and our own (kubedns_…).
 type metrics struct {
 	requests [systems]prometheus.Counter
 	duration [systems]prometheus.Observer
@@ -118,7 +118,7 @@ func newMetrics(namespace, subsystem string, tcpConns func() float64) *metrics {
 	return m
 }
 
-// Collect has all of them.
+// Collect implements prometheus.Collector.
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range m.all {
 		c.Collect(ch)

@@ -66,7 +66,7 @@ func changes(before, after map[string]float64) map[string]float64 {
 // Each question is counted once, with its system, its reply's size and at most
 // one cause.
 func TestMetrics(t *testing.T) {
-	s, _ := newSlowServer(t, nil)
+	s, _ := newAsyncServer(t, nil)
 	for _, r := range []*treecache.Records{
 		headless("ns", "big", nil, manyEndpoints(100)...), headless("ns", "huge", nil, manyEndpoints(5000)...),
 	} {

@@ -25,10 +25,10 @@ const (
 	maskOpcode = 0xf << 11
 )
 
-// query is a question taken apart in place. It refers to the message it was
-// parsed from and is used for one message after another, by one goroutine.
+// query is a parsed message with a question. It refers to the message, and is
+// used for one message after another by one goroutine.
 type query struct {
-	msg    []byte // the whole message as it came
+	msg    []byte // the whole message
 	id     uint16
 	flags  uint16
 	qtype  uint16
@@ -45,16 +45,16 @@ type query struct {
 	do      bool
 }
 
-// What is wrong with a message, for the one switch that makes an answer of it.
+// Errors of parse, with the answer that each gets.
 var (
-	errDrop    = errors.New("not a question to answer") // silence
+	errDrop    = errors.New("not a question to answer") // none
 	errFormat  = errors.New("malformed")                // FORMERR
 	errOpcode  = errors.New("opcode")                   // NOTIMP
 	errVersion = errors.New("EDNS version")             // BADVERS
 )
 
-// parse takes msg apart. The errors are the ones above; with all but errDrop,
-// id, flags and, where the question could be read, qend are set.
+// parse parses msg. It returns one of the errors above. Unless that is errDrop, id
+// and flags are set, and qend is set if the question could be read.
 func (q *query) parse(msg []byte) error {
 	q.msg, q.qend, q.edns, q.udpSize, q.version, q.do = msg, 0, false, 0, 0, false
 	q.wire.Reset()
@@ -86,8 +86,8 @@ func (q *query) parse(msg []byte) error {
 	return nil
 }
 
-// parseQuestion reads the one question. Its name is not compressed: there is
-// nothing before it to point to.
+// parseQuestion reads the question. Its name cannot be compressed: no name
+// precedes it.
 func (q *query) parseQuestion() error {
 	msg := q.msg
 	at, ok := q.wire.Read(msg, headerLen)
@@ -100,9 +100,8 @@ func (q *query) parseQuestion() error {
 	return nil
 }
 
-// parseRest walks over the records behind the question; only OPT says
-// something here. What stands behind the last record is ignored, as it always
-// was.
+// parseRest reads the records behind the question, of which only OPT matters.
+// Octets behind the last record are ignored, as in kube-dns.
 func (q *query) parseRest() error {
 	msg, at := q.msg, q.qend
 	answers := int(binary.BigEndian.Uint16(msg[6:])) + int(binary.BigEndian.Uint16(msg[8:]))
@@ -137,7 +136,7 @@ func (q *query) parseRest() error {
 	return nil
 }
 
-// validOptions tells whether OPT's rdata is a sequence of options (RFC 6891
+// validOptions reports whether OPT's rdata is a sequence of options (RFC 6891
 // section 6.1.2).
 func validOptions(rdata []byte) bool {
 	for len(rdata) > 0 {
@@ -153,7 +152,7 @@ func validOptions(rdata []byte) bool {
 	return true
 }
 
-// skipName is where the name at at ends, or -1.
+// skipName returns where the name at msg[at] ends, or -1 if it is malformed.
 func skipName(msg []byte, at int) int {
 	for at < len(msg) {
 		switch length := int(msg[at]); {

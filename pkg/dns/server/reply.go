@@ -10,29 +10,29 @@ import (
 	"kubedns/pkg/dns/treecache"
 )
 
-// optLen is how long the OPT record of a reply is: owner, type, size, extended
-// rcode, version, flags and no options.
+// optLen is the length of a reply's OPT record in octets: owner, type, size,
+// extended rcode, version, flags and no options.
 const optLen = 11
 
-// reply writes a message in wire form. It appends to buf, which begins with
-// the message; a record that does not fit below limit is left out and counted
-// as such. Used for one message after another, by one goroutine.
+// reply writes one message after another in wire form, each at the beginning of
+// buf. The methods that append a record report whether it fitted in limit. One
+// goroutine uses it.
 type reply struct {
 	buf   []byte
-	limit int // octets that may be used, OPT not counted in
+	limit int // maximum octets without OPT
 	ttl   [4]byte
 
 	answers, authority, additional uint16
 	truncated                      bool
 
-	targets []int // where each SRV record's target stands, for srvs
+	targets []int // offset of each SRV record's target, for zone.srvs
 }
 
 // nameAt is a compression pointer to the question's name.
 const nameAt = 0xc000 | headerLen
 
-// start begins the reply to q in buf with header and question. limit is what
-// the client takes.
+// start begins the reply to q in buf with header and question. limit is the
+// maximum size in octets.
 func (r *reply) start(q *query, buf []byte, limit int) {
 	if q.edns {
 		limit -= optLen
@@ -43,11 +43,11 @@ func (r *reply) start(q *query, buf []byte, limit int) {
 	r.answers, r.authority, r.additional, r.truncated = 0, 0, 0, false
 }
 
-// finish writes the header and, where the question had one, OPT. size is our
-// own UDP payload size.
+// finish completes the header, adds OPT if the question had one, and returns the
+// message. size is our own UDP payload size.
 func (r *reply) finish(q *query, rcode int, flags, size uint16) []byte {
 	// The opcode, RD and CD are copied (RFC 1035 section 4.1.1, RFC 4035
-	// section 3.1.6); what is in Z and AD is not.
+	// section 3.1.6); Z and AD are not.
 	bits := bitQR | flags | q.flags&(maskOpcode|bitRD|bitCD) | uint16(rcode&0xf)
 	if r.truncated {
 		bits |= bitTC
@@ -72,21 +72,20 @@ func (r *reply) finish(q *query, rcode int, flags, size uint16) []byte {
 	return r.buf
 }
 
-// fits tells whether n octets more fit.
+// fits reports whether n more octets fit.
 func (r *reply) fits(n int) bool { return len(r.buf)+n <= r.limit }
 
-// head appends a record's fixed part with a compressed owner.
+// head appends a record up to its rdata. owner is a compression pointer.
 func (r *reply) head(owner, rrtype uint16, ttl [4]byte, rdlength int) {
 	r.buf = append(r.buf,
 		byte(owner>>8), byte(owner), byte(rrtype>>8), byte(rrtype), 0, dns.ClassINET,
 		ttl[0], ttl[1], ttl[2], ttl[3], byte(rdlength>>8), byte(rdlength))
 }
 
-// headLen is what head appends.
+// headLen is the number of octets that head appends.
 const headLen = 12
 
-// addresses tells how many of n records of type A or AAAA still fit, and makes
-// room for them in buf.
+// addresses returns how many of n A or AAAA records fit, and grows buf for them.
 func (r *reply) addresses(qtype uint16, n int) int {
 	size := headLen + 4
 	if qtype == dns.TypeAAAA {
@@ -97,7 +96,7 @@ func (r *reply) addresses(qtype uint16, n int) int {
 	return n
 }
 
-// address appends an A or AAAA record and reports whether it fitted.
+// address appends an A or AAAA record, by the address's family.
 func (r *reply) address(owner uint16, addr netip.Addr) bool {
 	if addr.Is4() {
 		if !r.fits(headLen + 4) {
@@ -117,7 +116,7 @@ func (r *reply) address(owner uint16, addr netip.Addr) bool {
 	return true
 }
 
-// addressAt is address with an owner that is spelled out: label below under.
+// addressAt is address with an uncompressed owner, label.under.
 func (r *reply) addressAt(label string, under []byte, addr netip.Addr) bool {
 	n := len(under)
 	if label != "" {
@@ -128,14 +127,14 @@ func (r *reply) addressAt(label string, under []byte, addr netip.Addr) bool {
 	}
 	r.name(label, under)
 	at := len(r.buf)
-	r.limit += 2 // the pointer that address writes and that goes again
+	r.limit += 2 // for the pointer, which is cut out below
 	r.address(0, addr)
 	r.limit -= 2
 	r.buf = append(r.buf[:at], r.buf[at+2:]...)
 	return true
 }
 
-// name appends a label and what it is under, uncompressed.
+// name appends label.under, uncompressed; only under if label is "".
 func (r *reply) name(label string, under []byte) {
 	if label != "" {
 		r.buf = append(append(r.buf, byte(len(label))), label...)
@@ -143,9 +142,8 @@ func (r *reply) name(label string, under []byte) {
 	r.buf = append(r.buf, under...)
 }
 
-// srv appends an SRV record whose target is label below under (RFC 2782: not
-// compressed). It returns where the target stands in the message, or 0 where
-// the record did not fit.
+// srv appends an SRV record with the target label.under, uncompressed (RFC 2782).
+// It returns the target's offset in the message, or 0 if the record did not fit.
 func (r *reply) srv(owner uint16, weight, port uint16, label string, under []byte) (target int) {
 	n := 6 + len(under)
 	if label != "" {
@@ -161,8 +159,7 @@ func (r *reply) srv(owner uint16, weight, port uint16, label string, under []byt
 	return target
 }
 
-// appendNameRR appends a record whose rdata is one name, label below under:
-// PTR, NS, CNAME.
+// appendNameRR appends a record whose rdata is the name label.under: PTR or NS.
 func (r *reply) appendNameRR(owner, rrtype uint16, label string, under []byte) bool {
 	n := len(under)
 	if label != "" {
@@ -176,9 +173,8 @@ func (r *reply) appendNameRR(owner, rrtype uint16, label string, under []byte) b
 	return true
 }
 
-// soa appends the SOA record of the zone that stands at the offset owner in
-// the message. mname and rname are the labels before zone, which is spelled
-// out where it is given, and else is the same as the owner.
+// soa appends an SOA record. owner is a compression pointer. mname and rname end
+// in zone, in wire form; if that is nil, in the owner.
 func (r *reply) soa(owner uint16, ttl [4]byte, zone []byte, serial uint32, minimum uint32) bool {
 	const primary, mailbox = "\x02ns\x03dns", "\x0ahostmaster"
 	tail := 2
@@ -198,8 +194,8 @@ func (r *reply) soa(owner uint16, ttl [4]byte, zone []byte, serial uint32, minim
 			r.buf = append(r.buf, byte(owner>>8), byte(owner))
 		}
 	}
-	// Refresh, retry and expire are for secondaries, which there are none of;
-	// the values are SkyDNS's.
+	// Refresh, retry and expire are for secondaries, and there are none. The
+	// values are SkyDNS's.
 	for _, v := range [...]uint32{serial, 28800, 7200, 604800, minimum} {
 		r.buf = binary.BigEndian.AppendUint32(r.buf, v)
 	}

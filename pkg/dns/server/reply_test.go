@@ -212,8 +212,8 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// The slow way cuts at the same octet as the direct one.
-func TestTruncationSlow(t *testing.T) {
+// An asynchronous answer is cut at the same octet as the direct one.
+func TestTruncationAsync(t *testing.T) {
 	n := 0
 	s := newTestServer(t, fixture(), func(o *Options) {
 		o.Forwarder = fakeForwarder(func(_ context.Context, req *dns.Msg, _ bool) (*dns.Msg, error) {
@@ -276,9 +276,9 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// The slow way cuts at the same length: what is forwarded, behind an external
+// An asynchronous answer is cut at the same length: what is forwarded, behind an external
 // name in the zone and out of it, and at a name with an asterisk.
-func TestLargeSlow(t *testing.T) {
+func TestLargeAsync(t *testing.T) {
 	var wild []Record
 	for i := range 5000 {
 		wild = append(wild, Record{Host: fmt.Sprintf("10.1.%d.%d", i>>8, i&0xff), Ttl: 30, Key: fmt.Sprintf("/skydns/local/cluster/svc/ns/w%d", i)})

@@ -23,19 +23,18 @@ import (
 	"kubedns/pkg/version"
 )
 
-// Backend is what the server asks besides the tree. Its methods are called
-// from many goroutines.
+// Backend is what the server asks besides the tree. Its methods must be safe for
+// concurrent use.
 type Backend interface {
 	skydns.Backend
-	// SRVRecords is Records for a question of type SRV: at a name with an
-	// asterisk in the place of a Service it has the ports' records in place
-	// of the addresses.
+	// SRVRecords is Records for a question of type SRV: for a name with an
+	// asterisk it returns the records of ports and not those of addresses.
 	SRVRecords(name string) ([]Record, error)
-	// HasFederations tells whether any federation is configured.
+	// HasFederations reports whether any federation is configured.
 	HasFederations() bool
-	// Federated tells whether the labels left of svc and the zone, in lower
-	// case and in the order of the name, ask for a Service of a configured
-	// federation, and what its CNAME's target is: "" where that is unknown.
+	// Federated reports whether labels, those left of svc and the zone in lower
+	// case, name a Service of a configured federation, and the target of its
+	// CNAME: "" if that is unknown.
 	Federated(labels []string) (target string, ok bool)
 }
 
@@ -53,11 +52,13 @@ type Options struct {
 	TTL         uint32 // of records, in seconds
 	NegativeTTL uint32 // of negative answers, in seconds; 0 is 30
 	UDPSize     uint16 // the largest UDP reply, in octets; 0 is 4096
-	// DNSService is the Service whose cluster IPs ns.dns.<zone> has.
+	// DNSService is the Service whose cluster IPs are the addresses of
+	// ns.dns.<zone>.
 	DNSService treecache.Key
-	// Sockets is how many UDP sockets share the address; 0 is GOMAXPROCS.
+	// Sockets is the number of UDP sockets that share the address; 0 is
+	// GOMAXPROCS.
 	Sockets int
-	// TCPIdleTimeout ends a connection on which nothing was asked for so long
+	// TCPIdleTimeout is how long a connection stays open without a question
 	// (RFC 7766 section 6.2.3); 0 is 10 s.
 	TCPIdleTimeout time.Duration
 	// MaxTCPConnections bounds the open connections; 0 is 1000. Past it, a new
@@ -69,8 +70,8 @@ type Options struct {
 	// MaxAnswersPerSecond bounds the answers over UDP to one client address;
 	// 0 is no bound.
 	MaxAnswersPerSecond int
-	// Namespace and Subsystem begin the names of kube-dns's own metrics;
-	// empty ones are "skydns".
+	// Namespace and Subsystem are the prefixes of the names of kube-dns's own
+	// metrics; "" is "skydns".
 	Namespace, Subsystem string
 }
 
@@ -129,7 +130,7 @@ func (w *wildcardQueue) enter() bool {
 
 func (w *wildcardQueue) leave() { w.waiting.Add(-1) }
 
-// New makes a server; it listens once Listen is called.
+// New makes a server. It starts nothing; see Listen and Serve.
 func New(o Options) (*Server, error) {
 	if o.NegativeTTL == 0 {
 		o.NegativeTTL = 30
@@ -151,9 +152,9 @@ func New(o Options) (*Server, error) {
 	}
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
-		glog.V(2).Infof("server: RLIMIT_NOFILE: %v", err)
+		glog.V(2).Infof("server: reading RLIMIT_NOFILE: %v", err)
 	} else if n := descriptorsFor(o.MaxTCPConnections, files.Cur); n < o.MaxTCPConnections {
-		glog.Warningf("server: %d TCP connections at most, not %d: the process may have %d files open", n, o.MaxTCPConnections, files.Cur)
+		glog.Warningf("server: at most %d TCP connections instead of %d: RLIMIT_NOFILE is %d", n, o.MaxTCPConnections, files.Cur)
 		o.MaxTCPConnections = n
 	}
 	conns := newConnTable(o.MaxTCPConnections, o.MaxTCPConnectionsPerClient)
@@ -198,7 +199,7 @@ func (s *Server) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCol
 // Collect implements prometheus.Collector.
 func (s *Server) Collect(ch chan<- prometheus.Metric) { s.metrics.Collect(ch) }
 
-// LastQuestion is when a question last came; the zero time before the first.
+// LastQuestion is the time of the last question, zero before the first.
 func (s *Server) LastQuestion() time.Time {
 	if t := s.asked.Load(); t != 0 {
 		return time.Unix(0, t)
@@ -206,7 +207,7 @@ func (s *Server) LastQuestion() time.Time {
 	return time.Time{}
 }
 
-// worker is what one goroutine needs to answer one question after another.
+// worker answers one message after another. One goroutine uses it.
 type worker struct {
 	a   *answerer
 	q   query
@@ -355,10 +356,10 @@ func systemOf(form qname.Form) system {
 	case qname.Reverse:
 		return systemReverse
 	}
-	return systemAuth // and what could not be read
+	return systemAuth // names in the zone, and those that could not be read
 }
 
-// errorRcode is the answer to a message that is no question.
+// errorRcode is the rcode for an error of query.parse.
 func errorRcode(err error) int {
 	switch {
 	case errors.Is(err, errOpcode):
@@ -369,12 +370,12 @@ func errorRcode(err error) int {
 	return dns.RcodeFormatError
 }
 
-// refusedType tells whether the type asks for something that is not done here,
-// whatever the name: a transfer of the zone (RFC 5936 section 2.2.1).
+// refusedType reports whether the type is a zone transfer, which is refused for
+// every name (RFC 5936 section 2.2.1).
 func refusedType(q *query) bool { return q.qtype == dns.TypeAXFR || q.qtype == dns.TypeIXFR }
 
-// otherClass answers a class other than IN: what names of class CHAOS say of
-// the server, as far as it is told.
+// otherClass answers a class other than IN: the version for version.bind and
+// version.server in class CHAOS. It returns the rcode, REFUSED for all others.
 func otherClass(q *query, r *reply) int {
 	const versionBind, versionServer = "\x07version\x04bind\x00", "\x07version\x06server\x00"
 	name := string(q.wire.Octets())
@@ -389,7 +390,7 @@ func otherClass(q *query, r *reply) int {
 	return dns.RcodeSuccess
 }
 
-// recovered answers a question during which something panicked.
+// recovered answers a question whose answer panicked.
 func (w *worker) recovered(p any, start time.Time, sys system, buf []byte) []byte {
 	w.a.metrics.panics.Inc()
 	w.a.panics.log(p, w.q.msg)
@@ -400,7 +401,7 @@ func (w *worker) recovered(p any, start time.Time, sys system, buf []byte) []byt
 	return w.done(start, sys, dns.RcodeServerFailure, bitRA)
 }
 
-// panicLog logs a panic with its question and stack, once a second at most.
+// panicLog logs panics with their question and stack, one per second at most.
 type panicLog struct {
 	mu   sync.Mutex
 	next time.Time
@@ -419,7 +420,8 @@ func (l *panicLog) log(p any, msg []byte) {
 	glog.Errorf("server: panic: %v\nquestion: %s\n%s", p, describe(msg), stack)
 }
 
-// describe is a message's question for the log, or its bytes.
+// describe is a message's question for the log; its octets in hexadecimal if it
+// has none that can be read.
 func describe(msg []byte) string {
 	m := new(dns.Msg)
 	if err := m.Unpack(msg); err == nil && len(m.Question) > 0 {

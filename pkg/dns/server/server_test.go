@@ -247,6 +247,25 @@ func newTestServer(tb testing.TB, records []*treecache.Records, change func(*Opt
 	return &testServer{Server: s, tree: o.Tree, backend: b}
 }
 
+// newHeldServer is a server of the fixture whose forwarder announces every
+// question on asked, and answers it once release is closed, with the A record of
+// www.example.org.
+func newHeldServer(tb testing.TB, change func(*Options)) (s *testServer, asked <-chan struct{}, release chan struct{}) {
+	tb.Helper()
+	came, release := make(chan struct{}, 1000), make(chan struct{})
+	s = newTestServer(tb, fixture(), func(o *Options) {
+		o.Forwarder = fakeForwarder(func(_ context.Context, req *dns.Msg, _ bool) (*dns.Msg, error) {
+			came <- struct{}{}
+			<-release
+			return parseReply(tb, req, orgZone["www.example.org. A"]), nil
+		})
+		if change != nil {
+			change(o)
+		}
+	})
+	return s, came, release
+}
+
 // handle asks for msg and waits for the reply where it comes later. It is nil
 // where there is none.
 func (s *testServer) handle(tb testing.TB, msg []byte, tcp bool) []byte {

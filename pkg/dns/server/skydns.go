@@ -13,11 +13,11 @@ import (
 	skydns "github.com/skynetservices/skydns/server"
 )
 
-// Record is a record as SkyDNS's backends have it.
+// Record is a record of a SkyDNS backend.
 type Record = msg.Service
 
-// newSkyDNS answers from b and forwards nothing: what is not in the zone never
-// comes to it. SkyDNS's own Run is unused, as it ends the process when a bind
+// newSkyDNS makes a handler that answers from b. It forwards nothing: only names in
+// the zone reach it. SkyDNS's Run is not used, as it ends the process when a bind
 // fails.
 func newSkyDNS(b skydns.Backend, cfg skydns.Config) (dns.Handler, error) {
 	if err := skydns.SetDefaults(&cfg); err != nil {
@@ -35,8 +35,8 @@ func (b srvBackend) Records(name string, _ bool) ([]msg.Service, error) { return
 // recorder is the dns.ResponseWriter that SkyDNS writes its reply to.
 type recorder struct{ msg *dns.Msg }
 
-// SkyDNS asks for the address only to tell TCP from UDP, and cuts what goes
-// over UDP to the size in the question's OPT record.
+// recorderAddr is a UDP address. SkyDNS uses it only to tell UDP from TCP; it cuts
+// replies over UDP to the size in the question's OPT record.
 var recorderAddr = &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}
 
 func (r *recorder) WriteMsg(m *dns.Msg) error { r.msg = m; return nil }
@@ -59,9 +59,8 @@ func ask(h dns.Handler, question dns.Question) *dns.Msg {
 	return w.msg
 }
 
-// wildcard answers a name with an asterisk, which SkyDNS does, and puts right
-// what SkyDNS's answers lack (docs/records.md): AA on negative ones, our SOA, no
-// weight of 0, ANY.
+// wildcard has SkyDNS answer a name with an asterisk, and corrects the answer (see
+// docs/records.md): AA in negative answers, our SOA, no weight of 0, ANY.
 func (a *answerer) wildcard(req *dns.Msg) *dns.Msg {
 	question := req.Question[0]
 	h := a.skydns
@@ -71,8 +70,8 @@ func (a *answerer) wildcard(req *dns.Msg) *dns.Msg {
 	asked := question
 	asked.Qclass = dns.ClassINET
 	if question.Qtype == dns.TypeANY || question.Qtype == dns.TypeNS {
-		// SkyDNS refuses ANY, and looks for no name but the zone's for NS;
-		// whether the name exists is the same for every type.
+		// SkyDNS refuses ANY, and answers NS only for the zone. Whether the name
+		// exists is the same for every type.
 		asked.Qtype = dns.TypeTXT
 	}
 	m := ask(h, asked)
@@ -100,9 +99,9 @@ func (a *answerer) wildcard(req *dns.Msg) *dns.Msg {
 	return m
 }
 
-// isWildcardAnswer tells whether SkyDNS's record is one that the name has. At a
-// port's name SkyDNS has a CNAME for each target in place of addresses, and at
-// an address an SRV record for port 0. A weight of 0 becomes 1.
+// isWildcardAnswer reports whether a record of SkyDNS belongs in the answer. Some
+// do not: CNAMEs of a port's targets, which SkyDNS makes for A and AAAA, and SRV
+// records with port 0, which it makes of addresses. It makes a weight of 0 a 1.
 func isWildcardAnswer(rr dns.RR, question dns.Question) bool {
 	if rr.Header().Rrtype != question.Qtype || !strings.EqualFold(rr.Header().Name, question.Name) {
 		return false

@@ -15,11 +15,11 @@ import (
 	"github.com/golang/glog"
 )
 
-// maxPipelined is how many questions of one connection may be under way at
-// upstream nameservers; the next one is read when one of them is answered.
+// maxPipelined bounds the deferred answers of one connection. The next question is
+// read once one of them is sent.
 const maxPipelined = 100
 
-// tcpWriteTimeout ends a connection whose client does not read.
+// tcpWriteTimeout closes a connection whose client does not read.
 const tcpWriteTimeout = 5 * time.Second
 
 // serveTCP accepts connections until the listener is closed, and returns once
@@ -34,7 +34,7 @@ func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 			return nil
 		}
 		if err != nil {
-			// Out of descriptors, or a client that went away: no reason to end.
+			// Out of descriptors, or the client has gone: go on.
 			if n, ok := failed.due(time.Now()); ok {
 				glog.Warningf("server: accepting TCP: %v (%d times)", err, n)
 			}
@@ -56,8 +56,8 @@ func (s *Server) serveTCP(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// isOutOfDescriptors tells whether err is that the process, or the system, has
-// as many files open as it may.
+// isOutOfDescriptors reports whether the process or the system has reached its
+// limit of open files.
 func isOutOfDescriptors(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
@@ -70,30 +70,29 @@ func closeConn(c io.Closer) {
 
 // Sizes of a connection's buffers.
 const (
-	// readBuffer is what an open connection holds, and how much of what a
-	// client has sent ahead is answered with one write.
+	// readBuffer is held by every open connection. The pipelined questions in it
+	// are answered with one write.
 	readBuffer = 4096
-	// replyBuffer is what holds replies until they are written, while there
-	// are any; a larger reply makes it larger.
+	// replyBuffer holds replies until they are written. A larger reply grows it.
 	replyBuffer = 8 << 10
-	// flushAfter is how many octets of replies are written at once.
+	// flushAfter is the number of octets after which replies are written.
 	flushAfter = 16 << 10
 )
 
-// session is one connection and what is on its way there.
+// session answers the questions of one connection.
 type session struct {
 	s    *Server
 	conn *tcpConn
 	in   *bufio.Reader
 	w    *worker
 
-	mu  sync.Mutex // writing to conn
-	out *[]byte    // framed replies that are to be written; nil where there are none
+	mu  sync.Mutex // guards writes to conn
+	out *[]byte    // framed replies not yet written; nil if there are none
 }
 
-// serveConn answers the questions of one connection (RFC 7766): pipelined ones
-// in the order in which their answers are there. Those that came together are
-// answered together.
+// serveConn answers the questions of one connection (RFC 7766). Each is answered
+// when its answer is there, in any order. Replies to questions that came together
+// are written together.
 func (s *Server) serveConn(ctx context.Context, conn *tcpConn) {
 	defer closeConn(conn)
 	stop := context.AfterFunc(ctx, func() { closeConn(conn) })
@@ -107,7 +106,7 @@ func (s *Server) serveConn(ctx context.Context, conn *tcpConn) {
 		select {
 		case pending <- struct{}{}:
 		default:
-			c.flush() // it may take a while
+			c.flush() // the wait may be long
 			pending <- struct{}{}
 		}
 		conn.pending.Add(1)
@@ -131,21 +130,21 @@ func (s *Server) serveConn(ctx context.Context, conn *tcpConn) {
 		s.asked.Store(now)
 		conn.active.Store(now)
 		ok := c.reply(ctx, msg, responder)
-		c.w.q.msg = nil // the buffer's, or too long to keep
+		c.w.q.msg = nil // it is in the buffer, or too long to keep
 		if _, err := c.in.Discard(n); err != nil || !ok {
 			return
 		}
 	}
 }
 
-// next waits for the next question, and for that only where the replies before
-// it are written. n octets are then to be discarded.
+// next returns the next question. It writes the replies so far before it waits.
+// The caller discards n octets after use.
 func (c *session) next() (msg []byte, n int, err error) {
 	if !c.waiting() {
 		if !c.flush() {
 			return nil, 0, net.ErrClosed
 		}
-		// The whole of a question has to come within the idle time.
+		// The whole question must come within the idle time.
 		if err := c.conn.SetReadDeadline(time.Now().Add(c.s.tcpIdle)); err != nil {
 			return nil, 0, err
 		}
@@ -165,12 +164,12 @@ func (c *session) next() (msg []byte, n int, err error) {
 	if _, err := c.in.Discard(2); err != nil {
 		return nil, 0, err
 	}
-	var large bytes.Buffer // grows as octets come: the length alone takes none
+	var large bytes.Buffer // grows with what comes, not with the length that is announced
 	_, err = io.CopyN(&large, c.in, int64(n))
 	return large.Bytes(), 0, err
 }
 
-// waiting tells whether the whole of a question has been read already.
+// waiting reports whether a whole question is in the buffer.
 func (c *session) waiting() bool {
 	if c.in.Buffered() < 2 {
 		return false
@@ -179,18 +178,18 @@ func (c *session) waiting() bool {
 	return err == nil && c.in.Buffered() >= 2+int(binary.BigEndian.Uint16(head))
 }
 
-// reply answers msg into the buffer of replies. It reports whether the
-// connection is to go on.
+// reply appends the reply to msg to the buffer of replies. It reports whether the
+// connection is still good.
 func (c *session) reply(ctx context.Context, msg []byte, responder func() respond) bool {
 	if c.out == nil {
 		c.out = c.s.replies.Get().(*[]byte)
 	}
-	// Room for the length is left before the reply, which is written behind
-	// the others where it fits.
+	// The reply goes behind the others if it fits there, after room for its
+	// length.
 	out := append(*c.out, 0, 0)
 	at := len(out)
 	reply := c.w.handle(ctx, msg, out[at:], true, responder)
-	if reply == nil || c.out == nil { // nothing, or not yet, and perhaps flushed meanwhile
+	if reply == nil || c.out == nil { // none, or deferred; responder may have flushed
 		return true
 	}
 	binary.BigEndian.PutUint16(out[at-2:], uint16(len(reply)))
@@ -203,8 +202,8 @@ func (c *session) reply(ctx context.Context, msg []byte, responder func() respon
 	return len(out) < flushAfter || c.flush()
 }
 
-// flush writes the replies that are there, and gives their buffer back: an
-// open connection keeps no more than it needs.
+// flush writes the replies and returns their buffer to the pool, so that an idle
+// connection holds none. It reports whether the write succeeded.
 func (c *session) flush() bool {
 	if c.out == nil {
 		return true
@@ -216,8 +215,8 @@ func (c *session) flush() bool {
 	return ok
 }
 
-// write sends framed replies. A client that does not read loses the
-// connection.
+// write sends framed replies. It closes the connection if the client does not read
+// in time.
 func (c *session) write(framed []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -57,13 +57,7 @@ func expectEOF(tb testing.TB, conn net.Conn) {
 // A thousand questions are sent before a reply is read (RFC 7766 section
 // 6.2.1.1). All are answered, by ID; slow ones do not hold up the others.
 func TestTCPPipelining(t *testing.T) {
-	release := make(chan struct{})
-	s := newTestServer(t, fixture(), func(o *Options) {
-		o.Forwarder = fakeForwarder(func(_ context.Context, req *dns.Msg, _ bool) (*dns.Msg, error) {
-			<-release
-			return parseReply(t, req, orgZone["www.example.org. A"]), nil
-		})
-	})
+	s, _, release := newHeldServer(t, nil)
 	r := s.listen(t, "127.0.0.1")
 	conn := dial(t, "tcp", r.addr)
 	const asked, slowOnes = 1000, maxPipelined / 2
@@ -107,15 +101,7 @@ func TestTCPPipelining(t *testing.T) {
 // Slow questions beyond the bound of a connection wait, in the network where
 // need be, and are answered in the end.
 func TestTCPPipeliningBound(t *testing.T) {
-	running := make(chan struct{}, 10*maxPipelined)
-	release := make(chan struct{})
-	s := newTestServer(t, fixture(), func(o *Options) {
-		o.Forwarder = fakeForwarder(func(_ context.Context, req *dns.Msg, _ bool) (*dns.Msg, error) {
-			running <- struct{}{}
-			<-release
-			return new(dns.Msg).SetReply(req), nil
-		})
-	})
+	s, running, release := newHeldServer(t, nil)
 	r := s.listen(t, "127.0.0.1")
 	conn := dial(t, "tcp", r.addr)
 	slow := pack(t, newQuestion(t, "www.example.org. A", nil))
@@ -193,13 +179,7 @@ func TestTCPOddMessages(t *testing.T) {
 
 // A client may close its side once it has asked; it still gets its replies.
 func TestTCPHalfClose(t *testing.T) {
-	release := make(chan struct{})
-	s := newTestServer(t, fixture(), func(o *Options) {
-		o.Forwarder = fakeForwarder(func(_ context.Context, req *dns.Msg, _ bool) (*dns.Msg, error) {
-			<-release
-			return new(dns.Msg).SetReply(req), nil
-		})
-	})
+	s, _, release := newHeldServer(t, nil)
 	r := s.listen(t, "127.0.0.1")
 	conn := dial(t, "tcp", r.addr)
 	mustWrite(t, conn, slices.Concat(framed(pack(t, newQuestion(t, "www.example.org. A", nil))), framed(pack(t, newQuestion(t, webA, nil)))))
@@ -366,15 +346,7 @@ func TestTCPConnectionLimitPerClient(t *testing.T) {
 // A connection that waits for a forwarded question's answer is not idle, however
 // long ago the question came.
 func TestTCPConnectionLimitWaiting(t *testing.T) {
-	asked, release := make(chan struct{}), make(chan struct{})
-	s := newTestServer(t, fixture(), func(o *Options) {
-		o.MaxTCPConnectionsPerClient = 2
-		o.Forwarder = fakeForwarder(func(_ context.Context, req *dns.Msg, _ bool) (*dns.Msg, error) {
-			close(asked)
-			<-release
-			return new(dns.Msg).SetReply(req), nil
-		})
-	})
+	s, asked, release := newHeldServer(t, func(o *Options) { o.MaxTCPConnectionsPerClient = 2 })
 	r := s.listen(t, "127.0.0.1")
 	wire, forwarded := pack(t, newQuestion(t, webA, nil)), pack(t, newQuestion(t, "www.example.org. A", nil))
 	waiting, idle := dial(t, "tcp", r.addr), dial(t, "tcp", r.addr)
@@ -485,14 +457,7 @@ func TestTCPStop(t *testing.T) {
 
 // A client that goes away while its answers are under way.
 func TestTCPClientGone(t *testing.T) {
-	asked, release := make(chan struct{}), make(chan struct{})
-	s := newTestServer(t, fixture(), func(o *Options) {
-		o.Forwarder = fakeForwarder(func(_ context.Context, req *dns.Msg, _ bool) (*dns.Msg, error) {
-			asked <- struct{}{}
-			<-release
-			return new(dns.Msg).SetReply(req), nil
-		})
-	})
+	s, asked, release := newHeldServer(t, nil)
 	r := s.listen(t, "127.0.0.1")
 	conn := dial(t, "tcp", r.addr)
 	for id := range 10 {

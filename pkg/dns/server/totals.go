@@ -2,10 +2,10 @@ package server
 
 import dto "github.com/prometheus/client_model/go"
 
-// Totals are the questions answered since the server was made, and what came
-// of them: each is in Questions and in one of the others at most. What is in
-// none of those was answered with records, or with an rcode that is not
-// counted by itself (FORMERR, NOTIMP).
+// Totals counts the questions answered since the server was made. Each is in
+// Questions, and in one of the other counts at most. A question that is in none of
+// those had records in its answer, or an rcode that is not counted by itself
+// (FORMERR, NOTIMP).
 type Totals struct {
 	Questions uint64
 	// NXDomain, Refused and ServFail are the rcodes; NoData is NOERROR without
@@ -13,7 +13,7 @@ type Totals struct {
 	NXDomain, Refused, ServFail, NoData, Truncated uint64
 }
 
-// Totals reads the counters that the metrics have.
+// Totals reads the metrics' counters.
 func (s *Server) Totals() Totals {
 	var t Totals
 	m := s.metrics
@@ -28,7 +28,7 @@ func (s *Server) Totals() Totals {
 	return t
 }
 
-// value is a counter's, which Prometheus gives no other way to read.
+// value is a counter's value. Prometheus has no other way to read it.
 func value(c interface{ Write(*dto.Metric) error }) uint64 {
 	var m dto.Metric
 	if err := c.Write(&m); err != nil {

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batchSize is how many datagrams are read and written with one system call.
+// batchSize is the number of datagrams per system call.
 const batchSize = 64
 
-// maxQuery is how long a question over UDP may be; a longer one is malformed.
+// maxQuery is the longest question over UDP in octets. A longer one is dropped.
 const maxQuery = 4096
 
 // controlSize holds one IP_PKTINFO or IPV6_PKTINFO message.
@@ -30,8 +30,7 @@ type mmsghdr struct {
 	len uint32
 }
 
-// peer is where a datagram came from and to: what a reply needs to go back the
-// same way.
+// peer is a datagram's source and destination: the reply goes back the same way.
 type peer struct {
 	name    [unix.SizeofSockaddrInet6]byte
 	control [controlSize]byte
@@ -49,10 +48,10 @@ type udpSocket struct {
 	queries   [batchSize][maxQuery]byte
 	replies   [batchSize][]byte // room for a reply each
 
-	// What the callbacks given to raw leave behind; they are made once, so
-	// that a call allocates nothing.
+	// Results of the callbacks recv and write. Those are made once, so that a call
+	// allocates nothing.
 	n           int
-	waited      bool // there was nothing to read at first
+	waited      bool // nothing was there to read at first
 	errno       syscall.Errno
 	first, last int
 	recv, write func(fd uintptr) bool
@@ -73,15 +72,15 @@ func listenUDP(ctx context.Context, addr netip.AddrPort, replySize int) (*udpSoc
 	}
 	conn, ok := pc.(*net.UDPConn)
 	if !ok {
-		return nil, fmt.Errorf("a %T in place of a UDP socket", pc)
+		return nil, fmt.Errorf("got a %T, want a UDP socket", pc)
 	}
 	u := &udpSocket{conn: conn}
 	if u.raw, err = conn.SyscallConn(); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	// A burst waits here while one is answered; the system's limit may be lower.
+	// Holds a burst while a batch is answered. The system's limit may be lower.
 	if err := conn.SetReadBuffer(4 << 20); err != nil {
-		glog.V(2).Infof("server: receive buffer: %v", err)
+		glog.V(2).Infof("server: setting the receive buffer: %v", err)
 	}
 	for i := range batchSize {
 		u.replies[i] = make([]byte, 0, replySize)
@@ -109,26 +108,26 @@ func listenUDP(ctx context.Context, addr netip.AddrPort, replySize int) (*udpSoc
 
 func setUDPOptions(fd int, addr netip.Addr) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
-		return fmt.Errorf("SO_REUSEPORT: %w", err)
+		return fmt.Errorf("setting SO_REUSEPORT: %w", err)
 	}
 	if !addr.IsUnspecified() {
 		return nil
 	}
-	// A reply must come from the address that was asked, which a socket bound
-	// to any address has to be told. Package net makes one socket for both
-	// families of 0.0.0.0 as well as of ::, on which IPv4 addresses are mapped;
-	// only where the system has no IPv6 is it one of IPv4.
+	// A reply must come from the address that was asked. A socket bound to the
+	// unspecified address learns that from each datagram's control message. Package
+	// net opens an IPv6 socket for 0.0.0.0 and :: alike, with IPv4 addresses mapped;
+	// it is an IPv4 socket only if the system has no IPv6.
 	err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
 	if errors.Is(err, unix.ENOPROTOOPT) || errors.Is(err, unix.EOPNOTSUPP) {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 	}
 	if err != nil {
-		return fmt.Errorf("packet information: %w", err)
+		return fmt.Errorf("setting IP_PKTINFO or IPV6_RECVPKTINFO: %w", err)
 	}
 	return nil
 }
 
-// read waits for datagrams and returns how many there are.
+// read waits for datagrams and returns their number.
 func (u *udpSocket) read() (int, error) {
 	for i := range u.in {
 		u.in[i].hdr.Namelen = unix.SizeofSockaddrInet6
@@ -145,15 +144,15 @@ func (u *udpSocket) read() (int, error) {
 	return u.n, nil
 }
 
-// flush writes the first n messages of out. One that cannot be written is
-// left: its client asks again.
+// flush writes the first n messages of out. One that cannot be written is dropped:
+// its client asks again.
 func (u *udpSocket) flush(n int) error {
 	for u.first, u.last = 0, n; u.first < u.last; {
 		if err := u.raw.Write(u.write); err != nil {
 			return err
 		}
 		if u.errno != 0 {
-			u.n = 1 // the error is the first message's: go on behind it
+			u.n = 1 // the error is the first message's: skip it
 		}
 		u.first += max(u.n, 1)
 	}
@@ -171,7 +170,7 @@ func (u *udpSocket) serve(ctx context.Context, s *Server) error {
 			return nil
 		}
 		if err != nil {
-			// An ICMP error of an earlier reply, or no memory: no reason to end.
+			// An ICMP error of an earlier reply, or no memory: go on.
 			glog.V(2).Infof("server: reading UDP: %v", err)
 			continue
 		}
@@ -210,9 +209,10 @@ func (u *udpSocket) serve(ctx context.Context, s *Server) error {
 	}
 }
 
-// fixControl makes of the control message that came with a datagram the one
-// that its reply is sent with: from the address that was asked, on whatever
-// interface the route takes, which is the same only for link-local addresses.
+// fixControl turns a datagram's control message into its reply's, and reports
+// whether there is one. The reply comes from the address that was asked. It leaves
+// on the interface of its route; only for a link-local address is that the
+// interface on which the datagram came.
 func fixControl(control []byte) bool {
 	if len(control) < unix.SizeofCmsghdr {
 		return false
@@ -259,7 +259,7 @@ func (u *udpSocket) responder(i int) respond {
 			return errno != unix.EAGAIN
 		})
 		if err != nil && !errors.Is(err, net.ErrClosed) || errno != 0 {
-			glog.V(2).Infof("server: writing UDP: %v, %v", err, errno)
+			glog.V(2).Infof("server: writing UDP: %v, errno %v", err, errno)
 		}
 	}
 }

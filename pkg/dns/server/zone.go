@@ -49,8 +49,7 @@ type verdict struct {
 	records *treecache.Records // for routeExternal
 }
 
-// schemaVersion is the DNS specification's, and its TTL is the specification's
-// (section 2.2).
+// schemaVersion and schemaTTL are those of the DNS specification (section 2.2).
 const schemaVersion = "1.1.0"
 
 var schemaTTL = [4]byte{0, 0, 28800 >> 8, 28800 & 0xff}
@@ -98,15 +97,15 @@ func (z *zone) service(q *query, r *reply, rotate uint32) verdict {
 	case qname.Service:
 		return z.serviceName(q, r, records, rotate)
 	case qname.Endpoint:
-		if at := records.At(n.Below()); len(at) > 0 {
+		if at := records.At(n.Hostname()); len(at) > 0 {
 			return z.endpointAnswer(q, r, at, rotate)
 		}
 	case qname.Protocol:
-		if records.HasProtocol(n.Below()) {
+		if records.HasProtocol(n.Protocol()) {
 			return z.otherType(q, r) // a name with names below it (RFC 8020)
 		}
 	case qname.Port:
-		if srvs := records.PortAt(n.Port(), n.Below()); srvs != nil {
+		if srvs := records.PortAt(n.Port(), n.Protocol()); srvs != nil {
 			return z.srvs(q, r, records, srvs, rotate)
 		}
 	}
@@ -157,7 +156,7 @@ func (z *zone) endpointAnswer(q *query, r *reply, all []treecache.Address, rotat
 }
 
 // addresses answers A and AAAA with n addresses of all: those of the question's
-// family, and at the Service's own name those that do not repeat.
+// family and, at the Service's own name (own), those that are not Repeated.
 func (z *zone) addresses(q *query, r *reply, all []treecache.Address, own bool, n int, rotate uint32) verdict {
 	if q.qtype != dns.TypeA && q.qtype != dns.TypeAAAA {
 		return z.otherType(q, r)
@@ -170,8 +169,8 @@ func (z *zone) addresses(q *query, r *reply, all []treecache.Address, own bool, 
 	}
 	at := int(rotate % uint32(n))
 	if n != len(all) {
-		// Those that are not answered do not count, or what follows them
-		// would be first more often than the others.
+		// Count only those that are answered, or the ones behind the others
+		// would be first too often.
 		skip := at
 		for at = 0; ; at++ {
 			if answered(&all[at]) {
@@ -198,14 +197,14 @@ func (z *zone) addresses(q *query, r *reply, all []treecache.Address, own bool, 
 	return verdict{}
 }
 
-// srvs answers SRV with the targets' addresses in the additional section while
-// they fit.
+// srvs answers SRV, with as many of the targets' addresses in the additional
+// section as fit.
 func (z *zone) srvs(q *query, r *reply, records *treecache.Records, srvs []treecache.SRV, rotate uint32) verdict {
 	if q.qtype != dns.TypeSRV {
 		return z.otherType(q, r)
 	}
-	// Weights share 100 among the records, kept from kube-dns, and a weight
-	// of 0 would hardly ever be chosen (RFC 2782).
+	// The weights share 100, as in kube-dns. 0 would hardly ever be chosen (RFC
+	// 2782).
 	weight := uint16(max(1, 100/len(srvs)))
 	start := int(rotate % uint32(len(srvs)))
 	r.targets = r.targets[:0]
@@ -222,8 +221,8 @@ func (z *zone) srvs(q *query, r *reply, records *treecache.Records, srvs []treec
 	first, last := srvs[start].Label, ""
 	for i := range srvs {
 		label := srvs[(start+i)%len(srvs)].Label
-		// Records of one target stand together, but for those that the
-		// rotation put to the end.
+		// Records of one target are next to each other, but the rotation may
+		// have moved some of the first target's to the end.
 		if i > 0 && (label == last || label == first) {
 			continue
 		}
@@ -235,8 +234,9 @@ func (z *zone) srvs(q *query, r *reply, records *treecache.Records, srvs []treec
 	return verdict{}
 }
 
-// glue appends the addresses at label, or the Service's own where label is
-// empty, to the additional section. The name stands at the offset target.
+// glue appends the addresses at label, or the Service's own if label is "", to the
+// additional section. target is the name's offset in the message. It reports
+// whether all fitted.
 func (z *zone) glue(r *reply, target int, label string, records *treecache.Records) bool {
 	all := records.Addresses
 	if label != "" {
@@ -248,7 +248,7 @@ func (z *zone) glue(r *reply, target int, label string, records *treecache.Recor
 			continue
 		}
 		ok := false
-		if target < 0x4000 { // what a pointer reaches (RFC 1035 section 4.1.4)
+		if target < 0x4000 { // the reach of a pointer (RFC 1035 section 4.1.4)
 			ok = r.address(0xc000|uint16(target), a.Addr)
 		} else {
 			ok = r.addressAt(label, records.Wire(), a.Addr)
@@ -261,7 +261,7 @@ func (z *zone) glue(r *reply, target int, label string, records *treecache.Recor
 	return true
 }
 
-// apex is the zone's own name.
+// apex answers the zone's own name.
 func (z *zone) apex(q *query, r *reply) verdict {
 	switch q.qtype {
 	case dns.TypeSOA:
@@ -307,8 +307,7 @@ func (z *zone) version(q *query, r *reply) verdict {
 	return verdict{}
 }
 
-// dnsRecords are those of the Service that this DNS is reached through; nil
-// where it has no cluster IP.
+// dnsRecords are the records of the DNS service, nil if it has no cluster IP.
 func (z *zone) dnsRecords() *treecache.Records {
 	records, _ := z.tree.Service([]byte(z.dnsService.Namespace), []byte(z.dnsService.Name))
 	if records == nil || records.Kind != treecache.ClusterIP {
@@ -348,8 +347,8 @@ func (z *zone) reverse(q *query, r *reply) verdict {
 	case dns.TypeANY:
 		return z.minimalAny(r)
 	default:
-		// The authority is the reverse zone as far as whoever asks us is
-		// concerned; our zone's SOA would be out of place (RFC 2308 section 3).
+		// The SOA is the reverse zone's. A client would not accept our zone's for
+		// this name (RFC 2308 section 3).
 		if r.soa(zonePointer(q), z.negTTL, z.names.Wire(), z.tree.Serial(), z.negTTLSecs) {
 			r.authority++
 		}
@@ -375,7 +374,7 @@ func (z *zone) ptr(r *reply, o treecache.Owner) bool {
 	return true
 }
 
-// otherType answers a name that exists for a type it has no records of.
+// otherType answers a type that a name, which exists, has no records of.
 func (z *zone) otherType(q *query, r *reply) verdict {
 	if q.qtype == dns.TypeANY {
 		return z.minimalAny(r)
@@ -392,14 +391,13 @@ func (z *zone) minimalAny(r *reply) verdict {
 	return verdict{}
 }
 
-// nodata is the answer of a name without records of the type (RFC 2308
-// section 2.2).
+// nodata answers that the name has no records of the type (RFC 2308 section 2.2).
 func (z *zone) nodata(q *query, r *reply) verdict {
 	z.negative(q, r)
 	return verdict{}
 }
 
-// nxdomain is the answer of a name that does not exist (RFC 2308 section 2.1).
+// nxdomain answers that the name does not exist (RFC 2308 section 2.1).
 func (z *zone) nxdomain(q *query, r *reply) verdict {
 	z.negative(q, r)
 	return verdict{rcode: dns.RcodeNameError}

@@ -87,19 +87,16 @@ func (b *Backend) record(host, name string) msg.Service {
 
 // below is the records of a name below svc and the zone.
 func (b *Backend) below(n qname.Name, want kinds) ([]msg.Service, error) {
-	zone, namespace, service, label, port := b.tree.Zone(), string(n.Namespace()), "*", "", ""
-	if n.Form >= qname.Service {
+	zone, service, hostname := b.tree.Zone(), "*", ""
+	if n.Form != qname.Namespace {
 		service = string(n.Service())
 	}
-	if n.Form > qname.Service {
-		label = string(n.Below())
-	}
-	if n.Form == qname.Port {
-		port = string(n.Port())
+	if n.Form == qname.Endpoint {
+		hostname = string(n.Hostname())
 	}
 	var all []msg.Service
 	found := false
-	b.tree.Match(namespace, service, func(r *treecache.Records) {
+	b.tree.Match(string(n.Namespace()), service, func(r *treecache.Records) {
 		if n.Form > qname.Service && r.Kind == treecache.ExternalName {
 			return
 		}
@@ -117,18 +114,18 @@ func (b *Backend) below(n qname.Name, want kinds) ([]msg.Service, error) {
 				all = append(all, r.Services(zone, b.ttl)...)
 			}
 		case qname.Endpoint:
-			at := r.LabelServices(label, zone, b.ttl)
+			at := r.LabelServices(hostname, zone, b.ttl)
 			if want != onlyPorts {
 				all = append(all, at...)
 			}
 			found = found || len(at) > 0
 		case qname.Protocol:
 			for _, p := range r.Ports {
-				found = found || matchUnderscored(label, p.Protocol)
+				found = found || matchUnderscored(n.Protocol(), p.Protocol)
 			}
 		case qname.Port:
 			for _, p := range r.Ports {
-				if matchUnderscored(port, p.Name) && matchUnderscored(label, p.Protocol) {
+				if matchUnderscored(n.Port(), p.Name) && matchUnderscored(n.Protocol(), p.Protocol) {
 					found = true
 					if want != noPorts {
 						all = append(all, r.PortServices(p, zone, b.ttl)...)
@@ -173,8 +170,8 @@ func uniqueTargets(all []msg.Service) []msg.Service {
 // matchUnderscored reports whether label, "_http", "*" or "_*", is the port or
 // protocol name. An asterisk stands for an underscored label only where
 // nothing but a port or protocol can stand.
-func matchUnderscored(label, name string) bool {
-	return label == name || qname.IsWildcard(label)
+func matchUnderscored(label []byte, name string) bool {
+	return string(label) == name || qname.IsWildcard(label)
 }
 
 // ReverseRecord implements skydns.Backend: the first owner of a reverse name's
