@@ -53,7 +53,8 @@ test-unit: ## Run the unit tests, and those of the bench
 	$(GO) test -race -shuffle=on ./...
 	cd hack/bench && $(GO) test -shuffle=on ./...
 
-# The unit tests wait for a good part of their time, which the others use.
+# The unit tests wait for a good part of their time, which the others use; those
+# are nice, as some of the tests measure.
 .PHONY: check
 check: ## Run lint, verify and test-unit beside each other, the output of each in one piece
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint verify test-unit
@@ -79,7 +80,7 @@ soak: ## Change a cluster at random under load and check every answer in time, f
 lint: $(GOLANGCI_LINT) ## Run golangci-lint, which has go vet in it, on every module
 	@for module in $(OWN_MODULES); do \
 		echo "golangci-lint $$module"; \
-		(cd "$$module" && "$(GOLANGCI_LINT)" run --allow-parallel-runners --config "$(CURDIR)/.golangci.yml" ./...); \
+		(cd "$$module" && nice "$(GOLANGCI_LINT)" run --allow-parallel-runners --config "$(CURDIR)/.golangci.yml" ./...); \
 	done
 
 $(GOLANGCI_LINT):
@@ -105,7 +106,7 @@ bench: ## Measure kube-dns beside its peers, for 30 minutes; BENCHFLAGS='-help' 
 
 .PHONY: verify
 verify: ## Check formatting, modules, import rules, scripts, docs; the work tree must be clean
-	@hack/verify.sh '$(MODULES)' '$(OWN_MODULES)'
+	@nice hack/verify.sh '$(MODULES)' '$(OWN_MODULES)'
 
 GOVULNCHECK_VERSION := v1.9.0
 VULNDB ?= https://vuln.go.dev
