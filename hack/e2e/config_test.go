@@ -31,7 +31,6 @@ type configStore interface {
 // ConfigMap and by directories as kubelet mounts one, and asks for names of
 // the zone all the while.
 func TestConfig(t *testing.T) {
-	t.Parallel()
 	c := cluster(t)
 	for _, tt := range []struct {
 		name string

@@ -32,10 +32,11 @@ var shared struct {
 
 // parallel is how many tests run at one time where -parallel does not say it.
 // Go's default is the number of processors, which would then have nothing to do:
-// tests that are parallel wait nearly all of their time. Tests that measure, or
-// look at all that is in the shared cluster, are not parallel: they run first,
-// one after the other.
-const parallel = 12
+// tests that are parallel wait nearly all of their time. Tests that measure,
+// have bounds of a few seconds, or look at all that is in the shared cluster,
+// are not parallel: they run first, one after the other, if with subtests that
+// are.
+const parallel = 8
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 

@@ -492,7 +492,6 @@ func explainCommand(t *testing.T, k *harness.KubeDNS) {
 // TestExplainTrouble explains what only goes wrong with a kube-dns of its own:
 // upstream nameservers that do not answer, and records that are not complete.
 func TestExplainTrouble(t *testing.T) {
-	t.Parallel()
 	c := cluster(t)
 	ns := ownNamespace(t, c)
 	external := clusterIPService("site", "")

@@ -39,7 +39,6 @@ func silent(t *testing.T) string {
 // TestDeadUpstream has no upstream nameserver that answers: SERVFAIL comes
 // within the client's time-out, and the zone is answered as ever.
 func TestDeadUpstream(t *testing.T) {
-	t.Parallel()
 	c := cluster(t)
 	ns := ownNamespace(t, c)
 	external := clusterIPService("site", "")
@@ -97,7 +96,6 @@ func TestDeadUpstream(t *testing.T) {
 // TestFailover has one good nameserver among bad ones: it answers, from the
 // first question on, and soon once it is known which are bad.
 func TestFailover(t *testing.T) {
-	t.Parallel()
 	c := cluster(t)
 	good := harness.StartUpstream(t, "testdata/upstream.conf")
 	for _, tt := range []struct{ name, nameservers string }{

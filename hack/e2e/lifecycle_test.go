@@ -75,7 +75,6 @@ func TestBeforeSync(t *testing.T) {
 
 // TestDrain ends a kube-dns with SIGTERM.
 func TestDrain(t *testing.T) {
-	t.Parallel()
 	c := cluster(t)
 	admin := adminKubeconfig(t, c)
 	name := "kubernetes.default.svc." + zone

@@ -102,7 +102,6 @@ func unpack(t *testing.T, b []byte) *dns.Msg {
 
 // TestNoQuestions sends messages that are no questions, over UDP and TCP.
 func TestNoQuestions(t *testing.T) {
-	t.Parallel()
 	c := cluster(t)
 	k := harness.StartKubeDNS(t, harness.KubeDNSOptions{Binary: kubeDNS(t), Kubeconfig: adminKubeconfig(t, c)})
 	good := question(t, nil)
@@ -187,7 +186,6 @@ func TestNoQuestions(t *testing.T) {
 
 // TestTCPStreams has clients that use TCP in ways that are allowed.
 func TestTCPStreams(t *testing.T) {
-	t.Parallel()
 	c := cluster(t)
 	k := harness.StartKubeDNS(t, harness.KubeDNSOptions{Binary: kubeDNS(t), Kubeconfig: adminKubeconfig(t, c)})
 

@@ -164,7 +164,6 @@ func askUntilRight(t *testing.T, server, name, address string) {
 // TestSnapshotCannotBeWritten has a folder that is read-only, and a disk that
 // is full: a warning, a metric, and no effect on answers.
 func TestSnapshotCannotBeWritten(t *testing.T) {
-	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("mounting a file system needs root")
 	}
