@@ -347,8 +347,8 @@ func TestReadFileTypes(t *testing.T) {
 	})
 }
 
-func TestCompleted(t *testing.T) {
-	dir := write(t, map[string]string{"a.yaml": `
+// completedYAML has a Service, an EndpointSlice and a Node to complete.
+const completedYAML = `
 apiVersion: v1
 kind: Service
 metadata:
@@ -364,7 +364,7 @@ metadata:
   managedFields: [{manager: kubectl}]
 spec:
   clusterIPs: [192.0.2.7, "2001:db8::7"]
-  ports: [{port: 80}, {port: 53, protocol: UDP, name: dns}]
+  ports: [{port: 80, name: http}, {port: 53, protocol: UDP, name: dns}]
 status:
   loadBalancer: {ingress: [{ip: 198.51.100.1}]}
 ---
@@ -379,20 +379,22 @@ apiVersion: v1
 kind: Node
 metadata: {name: node-a, namespace: x, labels: {topology.kubernetes.io/zone: a}}
 spec: {podCIDR: 10.244.0.0/24}
-`})
-	// The first port has no name, which two ports may not have; mend it here,
-	// where the row stays readable.
-	path := filepath.Join(dir, "a.yaml")
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeFile(t, path, strings.Replace(string(data), "{port: 80}", "{port: 80, name: http}", 1))
-	modified := time.Date(2025, 1, 2, 3, 4, 5, 678, time.UTC)
+`
+
+// completed writes completedYAML to a file of that time.
+func completed(t *testing.T, modified time.Time) (dir, path string) {
+	t.Helper()
+	dir = write(t, map[string]string{"a.yaml": completedYAML})
+	path = filepath.Join(dir, "a.yaml")
 	if err := os.Chtimes(path, modified, modified); err != nil {
 		t.Fatal(err)
 	}
+	return dir, path
+}
 
+func TestCompleted(t *testing.T) {
+	modified := time.Date(2025, 1, 2, 3, 4, 5, 678, time.UTC)
+	dir, _ := completed(t, modified)
 	got, problems, err := Read(dir)
 	if err != nil || problems != nil {
 		t.Fatal(problems, err)
@@ -437,13 +439,21 @@ spec: {podCIDR: 10.244.0.0/24}
 			},
 		}},
 	}
-	versions := []string{got.Services[0].ResourceVersion, got.EndpointSlices[0].ResourceVersion, got.Nodes[0].ResourceVersion}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ResourceVersion")); diff != "" {
 		t.Errorf("objects (-want +got):\n%s", diff)
 	}
+}
 
-	// Versions: numbers, all different, the same when read again, another for
-	// the object alone that changes.
+// TestResourceVersions: they are numbers, all different, the same when the file
+// is read again, and another for the object alone that changes.
+func TestResourceVersions(t *testing.T) {
+	modified := time.Date(2025, 1, 2, 3, 4, 5, 678, time.UTC)
+	dir, path := completed(t, modified)
+	got, problems, err := Read(dir)
+	if err != nil || problems != nil {
+		t.Fatal(problems, err)
+	}
+	versions := []string{got.Services[0].ResourceVersion, got.EndpointSlices[0].ResourceVersion, got.Nodes[0].ResourceVersion}
 	for i, v := range versions {
 		if strings.Trim(v, "0123456789") != "" || v == "" || v == "77" || slices.Contains(versions[:i], v) {
 			t.Errorf("resourceVersions %q: want a different number for each", versions)
@@ -456,7 +466,7 @@ spec: {podCIDR: 10.244.0.0/24}
 	if diff := cmp.Diff(got, again); diff != "" {
 		t.Errorf("read again (-first +second):\n%s", diff)
 	}
-	data, err = os.ReadFile(path)
+	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
