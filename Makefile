@@ -53,16 +53,13 @@ test-unit: ## Run the unit tests, and those of the bench
 	$(GO) test -race -shuffle=on ./...
 	cd hack/bench && $(GO) test -shuffle=on ./...
 
-# The unit tests wait for a good part of their time, which the others use; those
-# are nice, as some of the tests measure.
-.PHONY: check
-check: ## Run lint, verify and test-unit beside each other, the output of each in one piece
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint verify test-unit
-
 .PHONY: test-integration
 test-integration: e2e ## The same as e2e
 
+# Some of the end-to-end tests measure. With --jobs they wait for whatever else
+# was asked for.
 .PHONY: e2e
+e2e: $(filter lint verify test-unit,$(MAKECMDGOALS) $(if $(filter test,$(MAKECMDGOALS)),test-unit))
 e2e: ## Run the end-to-end tests against a real kube-apiserver and etcd, built on first use
 	@hack/e2e/controlplane.sh >/dev/null
 	cd hack/e2e && $(GO) test -race -shuffle=on -timeout 30m $(E2EFLAGS) ./...
