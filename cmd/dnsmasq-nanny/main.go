@@ -20,8 +20,13 @@ import (
 	"kubedns/pkg/version"
 )
 
-// guardWord is the program's only argument when it runs as its own guard.
-const guardWord = "guard"
+const (
+	// guardWord is the program's only argument when it runs as its own guard.
+	guardWord = "guard"
+	// guardedWord comes before dnsmasq's path and arguments when the program
+	// becomes dnsmasq once the guard knows of it.
+	guardedWord = "guarded"
+)
 
 func main() { os.Exit(run(os.Args)) }
 
@@ -33,6 +38,10 @@ func run(args []string) int {
 			return 1
 		}
 		return 0
+	}
+	if len(args) > 2 && args[1] == guardedWord {
+		fmt.Fprintln(os.Stderr, "dnsmasq-nanny:", dnsmasq.RunGuarded(args[2:]))
+		return 127 // as a shell that cannot start a program
 	}
 	defer glog.Flush()
 	opts, showVersion, err := parseFlags(flag.CommandLine, args[1:])
@@ -70,7 +79,7 @@ func run(args []string) int {
 	}()
 	opts.Abort = abort
 	if self, err := os.Executable(); err == nil {
-		opts.Guard = []string{self, guardWord}
+		opts.Guard, opts.Guarded = []string{self, guardWord}, []string{self, guardedWord}
 	} else {
 		glog.Warningf("dnsmasq-nanny: dnsmasq would be orphaned if the nanny were killed: %v", err)
 	}

@@ -31,6 +31,7 @@ type Options struct {
 	MetricsAddr    string          // host:port for GET /metrics; none
 	StateDir       string          // folder for the servers file and the last good configuration; /run/dnsmasq-nanny
 	Guard          []string        // command that calls RunGuard; none
+	Guarded        []string        // command that calls RunGuarded on its further arguments; needed with Guard
 	Abort          <-chan struct{} // when closed, the nanny kills dnsmasq and ends at once; never
 	ResolvConfPath string          // /etc/resolv.conf
 }
@@ -187,7 +188,7 @@ func (n *Nanny) prepare(ctx context.Context) error {
 	}
 	// Nothing outlives process 1 of a container.
 	if len(n.opts.Guard) > 0 && os.Getpid() != 1 {
-		if n.super.guard, err = startGuard(n.opts.Guard); err != nil {
+		if n.super.guard, err = startGuard(n.opts.Guard, n.opts.Guarded); err != nil {
 			return err
 		}
 	}

@@ -26,8 +26,9 @@ type process struct {
 	ready atomic.Bool   // it has answered, so SIGHUP and SIGUSR1 no longer kill it
 }
 
-// startProcess starts dnsmasq. Its output goes to output line by line.
-func startProcess(path string, args []string, output *lineLog) (*process, error) {
+// startProcess starts dnsmasq, which g watches; g may be nil. Its output goes to
+// output line by line.
+func startProcess(path string, args []string, output *lineLog, g *guard) (*process, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -43,7 +44,7 @@ func startProcess(path string, args []string, output *lineLog) (*process, error)
 		// before dnsmasq does.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
+		err := g.start(p.cmd)
 		_ = w.Close()
 		started <- err
 		if err != nil {

@@ -184,11 +184,10 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 	s.mu.Unlock()
 	glog.V(2).Infof("nanny: starting %s %q", s.path, args)
 	began := time.Now()
-	p, err := startProcess(s.path, args, s.output)
+	p, err := startProcess(s.path, args, s.output, s.guard)
 	if err != nil {
 		return err
 	}
-	s.guard.watch(p.cmd.Process.Pid)
 	s.setCurrent(p)
 	watchCtx, cancel := context.WithCancel(ctx)
 	watched := make(chan error, 1)

@@ -1,7 +1,9 @@
 package dnsmasq
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -233,14 +235,17 @@ func TestChildrenOfTheKilled(t *testing.T) {
 
 func childrenOf(t *testing.T, pid int) []int {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	if err != nil {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil || len(files) == 0 {
 		t.Skipf("the kernel does not tell a process's children: %v", err)
 	}
 	var children []int
-	for _, field := range strings.Fields(string(text)) {
-		if child, err := strconv.Atoi(field); err == nil {
-			children = append(children, child)
+	for _, file := range files {
+		text, _ := os.ReadFile(file) // a thread may have ended
+		for _, field := range strings.Fields(string(text)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				children = append(children, child)
+			}
 		}
 	}
 	return children
@@ -287,4 +292,85 @@ func TestRunGuard(t *testing.T) {
 			t.Errorf("RunGuard(%q) has no error", text)
 		}
 	}
+}
+
+// TestGuardKnowsFirst: a process is not what it will be before the guard has
+// been told of it, and never when the nanny has ended meanwhile.
+func TestGuardKnowsFirst(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DNSMASQ_TEST", "guarded")
+	isSleep := func(pid int) bool {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		return err == nil && strings.TrimSpace(string(text)) == "sleep"
+	}
+	t.Run("told", func(t *testing.T) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		defer w.Close()
+		// The guard can be told nothing as long as its pipe is full.
+		full := make([]byte, 1<<20)
+		if err := w.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		n, err := w.Write(full)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("filling the pipe: %d octets, %v", n, err)
+		}
+		if err := w.SetWriteDeadline(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		type result struct {
+			p   *process
+			err error
+		}
+		started := make(chan result, 1)
+		go func() {
+			p, err := startProcess("/bin/sleep", []string{"60"}, new(lineLog), &guard{pipe: w, guarded: []string{self}})
+			started <- result{p, err}
+		}()
+		await(t, 5*time.Second, "the process is there", func() bool { return len(childrenOf(t, os.Getpid())) == 1 })
+		pid := childrenOf(t, os.Getpid())[0]
+		for range 30 {
+			time.Sleep(10 * time.Millisecond)
+			if isSleep(pid) {
+				t.Fatal("the process runs, and the guard does not know of it")
+			}
+		}
+		if _, err := io.ReadFull(r, full[:n]); err != nil {
+			t.Fatal(err)
+		}
+		got := <-started
+		if got.err != nil {
+			t.Fatal(got.err)
+		}
+		defer got.p.stop(time.Second, nil)
+		line := make([]byte, 20)
+		if n, err := r.Read(line); err != nil || string(line[:n]) != fmt.Sprintln(pid) {
+			t.Errorf("the guard is told %q, %v, want process %d", line[:n], err, pid)
+		}
+		await(t, 5*time.Second, "the process runs", func() bool { return isSleep(pid) })
+	})
+	t.Run("the nanny has ended", func(t *testing.T) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(self, "/bin/sleep", "60")
+		cmd.ExtraFiles = []*os.File{r}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Close()
+		_ = w.Close()
+		var exit *exec.ExitError
+		if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 127 {
+			t.Errorf("the process ended with %v, want status 127", err)
+		}
+	})
 }
