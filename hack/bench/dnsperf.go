@@ -86,7 +86,7 @@ func parseRcodes(text string, into map[string]int) error {
 	return nil
 }
 
-// right tells whether all answers have the response code that they should:
+// right reports whether all answers have the response code that they should:
 // a server that refuses everything is fast.
 func (r *dnsperfResult) right(k cluster.Kind) error {
 	nxdomain := 0.0

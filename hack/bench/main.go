@@ -106,7 +106,7 @@ func choose(name, list string, of []string) ([]string, error) {
 	return words, nil
 }
 
-// complete tells whether the run measures everything.
+// complete reports whether the run measures everything.
 func (o *options) complete() bool {
 	return len(o.Parts) == len(allParts()) && len(o.Peers) == len(peerNames())
 }

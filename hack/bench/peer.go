@@ -126,7 +126,7 @@ func (b *bench) await(ctx context.Context, addr netip.AddrPort, p *proc.Process)
 	}
 }
 
-// ask asks q and tells whether the answer is right.
+// ask asks q and reports whether the answer is right.
 func (b *bench) ask(ctx context.Context, addr netip.AddrPort, k cluster.Kind, q *dns.Msg, tcp bool) error {
 	c := dns.Client{Timeout: 2 * time.Second}
 	if tcp {

@@ -108,7 +108,7 @@ func (b *balancer) remove(k *harness.KubeDNS) {
 	}
 }
 
-// has tells whether an instance gets questions.
+// has reports whether an instance gets questions.
 func (b *balancer) has(k *harness.KubeDNS) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -39,7 +39,7 @@ func TestEnoughRights(t *testing.T) {
 		wide       []rbacv1.PolicyRule
 		namespaced []rbacv1.PolicyRule
 		args       []string
-		// federated tells whether a federation is configured then, whose
+		// federated reports whether a federation is configured then, whose
 		// names are SERVFAIL while the region is not known.
 		federated bool
 	}{

@@ -119,7 +119,7 @@ func ask(t testing.TB, q harness.Question) *harness.Reply {
 	return reply
 }
 
-// ipv6 tells whether this machine has ::1.
+// ipv6 reports whether this machine has ::1.
 func ipv6(t testing.TB) bool {
 	t.Helper()
 	c, err := net.ListenPacket("udp", "[::1]:0")

@@ -471,7 +471,7 @@ func (s *soaker) reconnect(t *testing.T) {
 	}
 }
 
-// isCut tells whether kube-dns does not hear of something.
+// isCut reports whether kube-dns does not hear of something.
 func (s *soaker) isCut() bool {
 	return slices.ContainsFunc(soak.Resources, func(r soak.Resource) bool { return !s.history.CutSince(r).IsZero() })
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// WantsHTML tells whether a request is to be answered with HTML: as the query's
+// WantsHTML reports whether a request is to be answered with HTML: as the query's
 // format says, json or html, anything else of which is an error; else as the
 // Accept header prefers (RFC 9110 section 12.5.1). It is JSON where neither is
 // preferred, as with curl's */*.

@@ -101,7 +101,7 @@ type Port struct {
 // Ports are every Service's.
 func Ports() []Port { return []Port{{"http", 80}, {"metrics", 9090}} }
 
-// Headless tells whether the Service has no cluster IP.
+// Headless reports whether the Service has no cluster IP.
 func (s *Service) Headless() bool { return !s.ClusterIP.IsValid() }
 
 // DNSName is the Service's, with the dot at the end.

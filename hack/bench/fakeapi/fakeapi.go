@@ -285,7 +285,7 @@ func parsePage(query url.Values) (p page, err error) {
 	return p, nil
 }
 
-// encodeList encodes a page and tells whether it is the last.
+// encodeList encodes a page and reports whether it is the last.
 func (s *Server) encodeList(st *store, p page) (data []byte, last bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -70,7 +70,7 @@ func Build(ctx context.Context, dir, program string, race bool) (string, error) 
 	return bin, nil
 }
 
-// canRace tells whether the race detector works here: it needs cgo.
+// canRace reports whether the race detector works here: it needs cgo.
 func canRace() bool {
 	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
 		return false

@@ -186,7 +186,7 @@ func (k *KubeDNS) ScrapeMetrics(t testing.TB) Metrics {
 
 // Value sums the samples of the metric name that have all the labels, which
 // are given as name, value, name, value. A histogram counts with the number of
-// its observations. ok tells whether there was such a sample.
+// its observations. ok reports whether there was such a sample.
 func (m Metrics) Value(name string, labels ...string) (value float64, ok bool) {
 	family := m[name]
 	if family == nil {

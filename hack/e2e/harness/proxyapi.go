@@ -227,7 +227,7 @@ func (p *APIProxy) CutWatch(resource string) {
 	p.cut[resource] = true
 }
 
-// Cut tells whether such a connection was cut.
+// Cut reports whether such a connection was cut.
 func (p *APIProxy) Cut(resource string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

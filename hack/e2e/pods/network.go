@@ -30,7 +30,7 @@ const (
 	networkEnv = "KUBEDNS_E2E_NETWORK"
 )
 
-// InOwnNetwork tells whether this process has a network namespace of its own,
+// InOwnNetwork reports whether this process has a network namespace of its own,
 // which has nothing but loopback. Where it has not, the test is run again in a
 // process that does, and its result is this test's: the caller returns. All
 // that the process starts is in the namespace too, and can have port 53. Tests
@@ -65,7 +65,7 @@ func InOwnNetwork(t *testing.T) bool {
 	return false
 }
 
-// Isolated tells whether this process has a network namespace of its own.
+// Isolated reports whether this process has a network namespace of its own.
 func Isolated() bool { return os.Getenv(networkEnv) != "" }
 
 // IsolatedCommand is this program with other arguments, in a network namespace

@@ -323,7 +323,7 @@ type window struct {
 	rule            rule
 	cache           map[Key][]any
 	slices          map[Key][]Key // by Service
-	// reduce tells whether a version of a slice can be part of the answer, and
+	// reduce reports whether a version of a slice can be part of the answer, and
 	// in what it differs from others; nil for all.
 	reduce func(k Key, v any) (what string, possible bool)
 }

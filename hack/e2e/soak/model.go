@@ -65,7 +65,7 @@ func Rules() []string {
 // maxStates is how many states are tried for one answer.
 const maxStates = 2000
 
-// Check tells whether got is a right answer to a question that was asked and
+// Check reports whether got is a right answer to a question that was asked and
 // answered at these moments. Every write that was begun before it was answered
 // must have settled.
 func (m *Model) Check(q dns.Question, asked, answered time.Time, got Answer) Verdict {
@@ -295,7 +295,7 @@ func (s *states) matchUnion(name string, each func(cluster, Key) []string, got A
 	return right && chosen(choices, have), true, wants
 }
 
-// chosen tells whether one of each choice together are all of have; every one
+// chosen reports whether one of each choice together are all of have; every one
 // of them is part of it, and every record of have is in some. Where there are
 // too many to try that is enough.
 func chosen(choices [][][]string, have map[string]bool) bool {
@@ -445,7 +445,7 @@ func (c cluster) slicesOf(k Key) []Key {
 	return own
 }
 
-// belongs tells whether v is a slice of the Service.
+// belongs reports whether v is a slice of the Service.
 func belongs(v any, service string) bool {
 	l, ok := v.(*discoveryv1.EndpointSlice)
 	return ok && l.Labels[discoveryv1.LabelServiceName] == service

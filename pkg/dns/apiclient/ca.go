@@ -35,7 +35,7 @@ func newCAFile(cfg *rest.Config) (*caFile, error) {
 	return t, nil
 }
 
-// reload reads the file; changed tells whether it was another. In case of an
+// reload reads the file; changed reports whether it was another. In case of an
 // error what was trusted before still is.
 func (t *caFile) reload() (changed bool, err error) {
 	t.mu.Lock() // also over the reading: of two at a time the later has the newer file

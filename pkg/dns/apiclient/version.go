@@ -20,7 +20,7 @@ const versionTimeout = 10 * time.Second
 // to an older state it may not have, and such a watch, which is no error, stays
 // silent until as much has happened again. The error is then one for which
 // apierrors.IsResourceExpired holds: list anew. It may also be that of the
-// request, which lists one object of the resource at the most; the namespace is
+// request, which lists at most one object of the resource; the namespace is
 // empty for all.
 func CheckVersion(ctx context.Context, client rest.Interface, namespace, resource string, o metav1.ListOptions) error {
 	// The watch is open meanwhile, and its events wait.

@@ -37,7 +37,7 @@ type Config struct {
 	UpstreamNameservers []netip.AddrPort
 }
 
-// Equal tells whether both say the same; the order of servers counts. A nil
+// Equal reports whether both say the same; the order of servers counts. A nil
 // Config equals only another nil one.
 func (c *Config) Equal(other *Config) bool {
 	if c == nil || other == nil {

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// defaultPeriod is how often a directory is looked at where nothing else
+	// defaultPeriod is how often a directory is polled where nothing else
 	// was said, as --config-period has it.
 	defaultPeriod = 10 * time.Second
 	// settle is how long after the first sign of a change the directory is
@@ -129,7 +129,7 @@ func (d *DirSource) Run(ctx context.Context, report func(Update)) error {
 		w.update() // before reading, so that no change falls between the two
 		u := d.Read()
 		if errors.Is(u.Err, errUnsteady) {
-			glog.V(2).Infof("config: %v, looking again", u.Err)
+			glog.V(2).Infof("config: %v, trying again", u.Err)
 			armed = true
 			timer.Reset(settle)
 			continue
@@ -306,7 +306,7 @@ func (w *dirWatch) close() {
 	w.watcher, w.dirs = nil, nil
 }
 
-// concerns tells whether event is about the directory. Those beside it in its
+// concerns reports whether event is about the directory. Those beside it in its
 // parent are not, of which there may be many.
 func (w *dirWatch) concerns(event fsnotify.Event) bool {
 	name := filepath.Clean(event.Name)
@@ -370,7 +370,7 @@ func (w *dirWatch) update() {
 // logOnce logs that watching fails when it begins to.
 func (w *dirWatch) logOnce(err error) {
 	if err != nil && !w.failed {
-		glog.Warningf("config: directory %s is looked at each %v only: %v", w.d.path, w.d.period, err)
+		glog.Warningf("config: inotify unavailable for %s, polling every %v: %v", w.d.path, w.d.period, err)
 	}
 	w.failed = err != nil
 }

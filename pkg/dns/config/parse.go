@@ -65,7 +65,7 @@ func quoteKey(key string) string {
 func unknownKey(key string) string {
 	for _, known := range Keys() {
 		if strings.EqualFold(key, known) {
-			return fmt.Sprintf("unknown key %s, %q is meant perhaps", quote(key), known)
+			return fmt.Sprintf("unknown key %s; did you mean %q?", quote(key), known)
 		}
 	}
 	return "unknown key " + quote(key)
@@ -97,7 +97,7 @@ func ParseFederations(list string) (map[string]string, error) {
 			return nil, fmt.Errorf("%s: domain %s is not a DNS name", quote(pair), quote(right))
 		}
 		if _, twice := federations[name]; twice {
-			return nil, fmt.Errorf("%s: name %q is there twice", quote(pair), name)
+			return nil, fmt.Errorf("%s: name %q is given twice", quote(pair), name)
 		}
 		federations[name] = domain
 	}
@@ -167,7 +167,7 @@ func parseStubDomains(value string) (map[string][]Server, error) {
 			return nil, fmt.Errorf("domain %s is not a DNS name", quote(m.name))
 		}
 		if _, twice := stubDomains[domain]; twice {
-			return nil, fmt.Errorf("domain %q is there twice", domain)
+			return nil, fmt.Errorf("domain %q is given twice", domain)
 		}
 		servers, err := parseServers(m.value)
 		if err != nil {
@@ -256,13 +256,13 @@ func splitPort(text string) (host string, port uint16, err error) {
 	if rest, bracket := strings.CutPrefix(text, "["); bracket {
 		var after string
 		if host, after, found = strings.Cut(rest, "]"); !found {
-			return "", 0, errors.New("no ] behind [")
+			return "", 0, errors.New("no ] after [")
 		}
 		if after == "" {
 			return host, defaultPort, nil
 		}
 		if digits, found = strings.CutPrefix(after, ":"); !found {
-			return "", 0, fmt.Errorf("%s behind ] is not a port", quote(after))
+			return "", 0, fmt.Errorf("%s after ] is not a port", quote(after))
 		}
 	}
 	if !found {
@@ -290,11 +290,11 @@ func addrServer(addr netip.Addr, port uint16) (Server, error) {
 	addr = addr.Unmap()
 	switch {
 	case addr.IsUnspecified():
-		return Server{}, errors.New("the unspecified address is no server's")
+		return Server{}, errors.New("the unspecified address cannot be a server")
 	case addr.IsMulticast():
-		return Server{}, errors.New("a multicast address is no server's")
+		return Server{}, errors.New("a multicast address cannot be a server")
 	case addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return Server{}, errors.New("the broadcast address is no server's")
+		return Server{}, errors.New("the broadcast address cannot be a server")
 	case zone != "" && (addr.Is4() || !addr.IsLinkLocalUnicast()):
 		return Server{}, fmt.Errorf("zone %s with an address that is not link-local", quote(zone))
 	case zone == "" && addr.Is6() && addr.IsLinkLocalUnicast():
@@ -305,7 +305,7 @@ func addrServer(addr netip.Addr, port uint16) (Server, error) {
 	return Server{Addr: addr, Port: port}, nil
 }
 
-// isInterface tells whether s can be a network interface's name, as Linux
+// isInterface reports whether s can be a network interface's name, as Linux
 // limits its length (IFNAMSIZ). Of the characters only those are taken that
 // mean nothing to dnsmasq, which gets them as part of an argument.
 func isInterface(s string) bool {
@@ -341,7 +341,7 @@ func lower(s string) string {
 	return string(b)
 }
 
-// endsInNumber tells whether a name's last label is all digits. There is no
+// endsInNumber reports whether a name's last label is all digits. There is no
 // such top-level domain (RFC 3696 section 2): it is a mistyped address, like
 // 192.0.2 or 192.0.2.256, that would be looked up in vain.
 func endsInNumber(name string) bool {

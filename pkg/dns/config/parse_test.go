@@ -111,7 +111,7 @@ func TestParse(t *testing.T) {
 			[]string{
 				`unknown key "README"`,
 				`unknown key "new\nline"`,
-				`unknown key "stubdomains", "stubDomains" is meant perhaps`,
+				`unknown key "stubdomains"; did you mean "stubDomains"?`,
 			},
 		},
 	}
@@ -170,10 +170,10 @@ func TestParseRefuses(t *testing.T) {
 		{"string for the servers", stub, `{"example.org": "192.0.2.1"}`, "stubDomains: domain \"example.org\": `\"192.0.2.1\"` is not a JSON list of strings"},
 		{"object for the servers", stub, `{"example.org": {}}`, `stubDomains: domain "example.org": "{}" is not a JSON list of strings`},
 
-		{"domain there twice", stub, `{"example.org": ["192.0.2.1"], "example.net": ["192.0.2.1"], "example.org": ["192.0.2.1"]}`, `stubDomains: domain "example.org" is there twice`},
-		{"domain there twice in other case", stub, `{"example.org": ["192.0.2.1"], "Example.org": ["192.0.2.2"]}`, `stubDomains: domain "example.org" is there twice`},
-		{"domain there twice but for the dot", stub, `{"example.org.": ["192.0.2.1"], "example.org": ["192.0.2.2"]}`, `stubDomains: domain "example.org" is there twice`},
-		{"domain there twice but for the escape", stub, `{"example.org": ["192.0.2.1"], "\u0065xample.org": ["192.0.2.2"]}`, `stubDomains: domain "example.org" is there twice`},
+		{"domain there twice", stub, `{"example.org": ["192.0.2.1"], "example.net": ["192.0.2.1"], "example.org": ["192.0.2.1"]}`, `stubDomains: domain "example.org" is given twice`},
+		{"domain there twice in other case", stub, `{"example.org": ["192.0.2.1"], "Example.org": ["192.0.2.2"]}`, `stubDomains: domain "example.org" is given twice`},
+		{"domain there twice but for the dot", stub, `{"example.org.": ["192.0.2.1"], "example.org": ["192.0.2.2"]}`, `stubDomains: domain "example.org" is given twice`},
+		{"domain there twice but for the escape", stub, `{"example.org": ["192.0.2.1"], "\u0065xample.org": ["192.0.2.2"]}`, `stubDomains: domain "example.org" is given twice`},
 
 		{"no domain", stub, `{"": ["192.0.2.1"]}`, `stubDomains: domain "" is not a DNS name`},
 		{"root", stub, `{".": ["192.0.2.1"]}`, `stubDomains: domain "." is not a DNS name`},
@@ -205,9 +205,9 @@ func TestParseRefuses(t *testing.T) {
 		{"port by name", stub, `{"example.org": ["192.0.2.1:domain"]}`, `stubDomains: domain "example.org": server "192.0.2.1:domain": port "domain" is not a number from 1 to 65535`},
 		{"dnsmasq's way to write a port", stub, `{"example.org": ["192.0.2.1#53"]}`, `stubDomains: domain "example.org": server "192.0.2.1#53": "192.0.2.1#53" is neither an IP address nor a DNS name`},
 		{"two ports", stub, `{"example.org": ["192.0.2.1:53:53"]}`, `stubDomains: domain "example.org": server "192.0.2.1:53:53": neither an IPv6 address nor one name and port`},
-		{"bracket not closed", stub, `{"example.org": ["[::1"]}`, `stubDomains: domain "example.org": server "[::1": no ] behind [`},
+		{"bracket not closed", stub, `{"example.org": ["[::1"]}`, `stubDomains: domain "example.org": server "[::1": no ] after [`},
 		{"bracket not opened", stub, `{"example.org": ["::1]:53"]}`, `stubDomains: domain "example.org": server "::1]:53": neither an IPv6 address nor one name and port`},
-		{"text behind the bracket", stub, `{"example.org": ["[::1]53"]}`, `stubDomains: domain "example.org": server "[::1]53": "53" behind ] is not a port`},
+		{"text behind the bracket", stub, `{"example.org": ["[::1]53"]}`, `stubDomains: domain "example.org": server "[::1]53": "53" after ] is not a port`},
 		{"nothing in brackets", stub, `{"example.org": ["[]:53"]}`, `stubDomains: domain "example.org": server "[]:53": "" is not an IP address`},
 		{"name in brackets", stub, `{"example.org": ["[ns.example.org]:53"]}`, `stubDomains: domain "example.org": server "[ns.example.org]:53": "ns.example.org" is not an IP address`},
 		{"port alone", stub, `{"example.org": [":53"]}`, `stubDomains: domain "example.org": server ":53": "" is neither an IP address nor a DNS name`},
@@ -215,12 +215,12 @@ func TestParseRefuses(t *testing.T) {
 		{"address with a part too large", stub, `{"example.org": ["192.0.2.256:53"]}`, `stubDomains: domain "example.org": server "192.0.2.256:53": "192.0.2.256" is not an IP address`},
 		{"prefix", stub, `{"example.org": ["192.0.2.0/24"]}`, `stubDomains: domain "example.org": server "192.0.2.0/24": "192.0.2.0/24" is neither an IP address nor a DNS name`},
 		{"root as a server", stub, `{"example.org": ["."]}`, `stubDomains: domain "example.org": server ".": "." is neither an IP address nor a DNS name`},
-		{"unspecified IPv4", stub, `{"example.org": ["0.0.0.0"]}`, `stubDomains: domain "example.org": server "0.0.0.0": the unspecified address is no server's`},
-		{"unspecified IPv6", stub, `{"example.org": ["[::]:53"]}`, `stubDomains: domain "example.org": server "[::]:53": the unspecified address is no server's`},
-		{"unspecified, mapped", stub, `{"example.org": ["::ffff:0.0.0.0"]}`, `stubDomains: domain "example.org": server "::ffff:0.0.0.0": the unspecified address is no server's`},
-		{"multicast IPv4", stub, `{"example.org": ["224.0.0.251:5353"]}`, `stubDomains: domain "example.org": server "224.0.0.251:5353": a multicast address is no server's`},
-		{"multicast IPv6", stub, `{"example.org": ["ff02::fb"]}`, `stubDomains: domain "example.org": server "ff02::fb": a multicast address is no server's`},
-		{"broadcast", stub, `{"example.org": ["255.255.255.255"]}`, `stubDomains: domain "example.org": server "255.255.255.255": the broadcast address is no server's`},
+		{"unspecified IPv4", stub, `{"example.org": ["0.0.0.0"]}`, `stubDomains: domain "example.org": server "0.0.0.0": the unspecified address cannot be a server`},
+		{"unspecified IPv6", stub, `{"example.org": ["[::]:53"]}`, `stubDomains: domain "example.org": server "[::]:53": the unspecified address cannot be a server`},
+		{"unspecified, mapped", stub, `{"example.org": ["::ffff:0.0.0.0"]}`, `stubDomains: domain "example.org": server "::ffff:0.0.0.0": the unspecified address cannot be a server`},
+		{"multicast IPv4", stub, `{"example.org": ["224.0.0.251:5353"]}`, `stubDomains: domain "example.org": server "224.0.0.251:5353": a multicast address cannot be a server`},
+		{"multicast IPv6", stub, `{"example.org": ["ff02::fb"]}`, `stubDomains: domain "example.org": server "ff02::fb": a multicast address cannot be a server`},
+		{"broadcast", stub, `{"example.org": ["255.255.255.255"]}`, `stubDomains: domain "example.org": server "255.255.255.255": the broadcast address cannot be a server`},
 		{"link-local without a zone", stub, `{"example.org": ["fe80::1"]}`, `stubDomains: domain "example.org": server "fe80::1": a link-local address needs a zone, like %eth0`},
 		{"zone with a global address", stub, `{"example.org": ["2001:db8::1%eth0"]}`, `stubDomains: domain "example.org": server "2001:db8::1%eth0": zone "eth0" with an address that is not link-local`},
 		{"zone that is no interface", stub, `{"example.org": ["fe80::1%eth0/192.0.2.1#53"]}`, `stubDomains: domain "example.org": server "fe80::1%eth0/192.0.2.1#53": zone "eth0/192.0.2.1#53" is not the name of a network interface`},
@@ -229,7 +229,7 @@ func TestParseRefuses(t *testing.T) {
 		{"empty upstream", upstream, `[""]`, `upstreamNameservers: nameserver "": empty`},
 		{"name as an upstream", upstream, `["ns.example.org"]`, `upstreamNameservers: nameserver "ns.example.org": not an IP address`},
 		{"upstream port 0", upstream, `["192.0.2.1", "192.0.2.2:0"]`, `upstreamNameservers: nameserver "192.0.2.2:0": port "0" is not a number from 1 to 65535`},
-		{"upstream multicast", upstream, `["224.0.0.1"]`, `upstreamNameservers: nameserver "224.0.0.1": a multicast address is no server's`},
+		{"upstream multicast", upstream, `["224.0.0.1"]`, `upstreamNameservers: nameserver "224.0.0.1": a multicast address cannot be a server`},
 		{"upstream URL", upstream, `["udp://192.0.2.1"]`, `upstreamNameservers: nameserver "udp://192.0.2.1": a URL, not an address or name`},
 
 		{"federation without a domain", "federations", "fed", `federations: "fed" is not name=domain`},
@@ -241,7 +241,7 @@ func TestParseRefuses(t *testing.T) {
 		{"federation's domain that is none", "federations", "a=example.org,b=example_org", `federations: "b=example_org": domain "example_org" is not a DNS name`},
 		{"federation with two equals signs", "federations", "a=b=c", `federations: "a=b=c": domain "b=c" is not a DNS name`},
 		{"federation with a comma last", "federations", "a=example.org,", `federations: "" is not name=domain`},
-		{"federation there twice", "federations", "a=example.org,A=example.net", `federations: "A=example.net": name "a" is there twice`},
+		{"federation there twice", "federations", "a=example.org,A=example.net", `federations: "A=example.net": name "a" is given twice`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -6,7 +6,7 @@
 // that they cannot differ from what the DNS port answers. The words around
 // them come from the tree, from the objects behind it, and from what a
 // nameserver said. An explanation changes nothing: no metric counts it, no
-// bound, and it asks the upstream nameservers one question at the most,
+// bound, and it asks the upstream nameservers at most one question,
 // through a forwarder of its own.
 //
 // How it is shown is left to its caller; Explanation.WriteText is for a

@@ -23,7 +23,7 @@ import (
 
 // Source is what there is besides the tree.
 type Source interface {
-	// HasSynced tells whether the records are complete, Incomplete why they
+	// HasSynced reports whether the records are complete, Incomplete why they
 	// are not the API server's yet: "" where they are.
 	HasSynced() bool
 	Incomplete() string
@@ -179,7 +179,7 @@ func (e *Explainer) explain(ctx context.Context, r Request, q dns.Question, up *
 	return x
 }
 
-// consistent tells whether what the tree said is what the reply says.
+// consistent reports whether what the tree said is what the reply says.
 func (x *explanation) consistent() bool {
 	return !x.checked || x.reply == nil || x.reply.Rcode == x.rcode
 }
@@ -256,7 +256,7 @@ func (x *explanation) replies() {
 	}
 }
 
-// same tells whether o has the same records in any order, and the same flags.
+// same reports whether o has the same records in any order, and the same flags.
 func (r Reply) same(o Reply) bool {
 	sameRecords := func(a, b []Record) bool {
 		if len(a) != len(b) {
@@ -275,7 +275,7 @@ func compareRecords(a, b Record) int {
 	return cmp.Or(strings.Compare(a.Data, b.Data), strings.Compare(a.Name, b.Name), strings.Compare(a.Type, b.Type), cmp.Compare(a.TTL, b.TTL))
 }
 
-// resolves tells whether a client has what it asked for.
+// resolves reports whether a client has what it asked for.
 func (x *explanation) resolves() bool {
 	m := x.reply
 	if m == nil || m.Rcode != dns.RcodeSuccess {
@@ -288,7 +288,7 @@ func (x *explanation) resolves() bool {
 	return len(m.Answer) > 0
 }
 
-// nodata tells whether the reply says that there is no record of the type.
+// nodata reports whether the reply says that there is no record of the type.
 func (x *explanation) nodata() bool {
 	return x.reply != nil && x.reply.Rcode == dns.RcodeSuccess && !x.out.Resolves
 }
@@ -341,7 +341,7 @@ func (x *explanation) some(all []Record) []Record {
 	return all[:n]
 }
 
-// list tells whether one thing more may be listed.
+// list reports whether one thing more may be listed.
 func (x *explanation) list() bool {
 	if x.listed >= maxListed {
 		x.out.Omitted++

@@ -165,7 +165,7 @@ func (x *explanation) addNear(why string, labels ...string) {
 	x.out.Near = append(x.out.Near, Near{name, why})
 }
 
-// has tells whether a Service has records.
+// has reports whether a Service has records.
 func (x *explanation) has(namespace, name string) bool {
 	r, _ := x.o.Tree.Service([]byte(namespace), []byte(name))
 	return r != nil
@@ -231,7 +231,7 @@ func (x *explanation) nearService() {
 	}
 }
 
-// hasBelow tells whether the Service has the labels below it.
+// hasBelow reports whether the Service has the labels below it.
 func (x *explanation) hasBelow(namespace, service string, below []string) bool {
 	r, _ := x.o.Tree.Service([]byte(namespace), []byte(service))
 	switch {

@@ -89,7 +89,7 @@ func searchPath(name string, absolute bool, namespace, zone string) []string {
 	return append(names, name+".")
 }
 
-// isName tells whether a message can carry the name.
+// isName reports whether a message can carry the name.
 func isName(name string) bool {
 	_, ok := dns.IsDomainName(name)
 	return ok

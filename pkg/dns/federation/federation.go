@@ -17,7 +17,7 @@ type Query struct {
 	Domain     string // the federation's domain, without a trailing dot
 }
 
-// Match tells whether the labels left of "svc.<zone>" (["svc", "ns", "fed"],
+// Match reports whether the labels left of "svc.<zone>" (["svc", "ns", "fed"],
 // lower case, in the order of the name) ask for a configured federation. It is
 // true only for three labels of which the first is an RFC 1035 label, the
 // others are RFC 1123 labels, and the third is a key of federations (name to
@@ -88,7 +88,7 @@ func firstName(values ...string) string {
 	return ""
 }
 
-// IsLabel tells whether s is a label as RFC 1123 section 2.1 has it, in lower
+// IsLabel reports whether s is a label as RFC 1123 section 2.1 has it, in lower
 // case: 1 to 63 of a-z, 0-9 and -, neither first nor last a -.
 func IsLabel(s string) bool {
 	if len(s) == 0 || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
@@ -103,7 +103,7 @@ func IsLabel(s string) bool {
 	return true
 }
 
-// isServiceLabel tells whether s can be a Service's name: a label as RFC 1035
+// isServiceLabel reports whether s can be a Service's name: a label as RFC 1035
 // section 2.3.1 has it, in lower case, so that it begins with a letter.
 func isServiceLabel(s string) bool {
 	return IsLabel(s) && s[0] >= 'a'

@@ -27,7 +27,7 @@ func newPipe(t *testing.T, from string) pipeConn {
 	return pipeConn{here, netip.MustParseAddrPort(from)}
 }
 
-// isClosed tells whether a pipe's end was closed.
+// isClosed reports whether a pipe's end was closed.
 func isClosed(t *testing.T, c net.Conn) bool {
 	t.Helper()
 	if err := c.SetDeadline(time.Now().Add(-time.Second)); err != nil {
@@ -296,7 +296,7 @@ func TestOverloadDetector(t *testing.T) {
 	}
 }
 
-// A read tells whether there was nothing to read at first.
+// A read reports whether there was nothing to read at first.
 func TestReadWaited(t *testing.T) {
 	u, err := listenUDP(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"), 512)
 	if err != nil {

@@ -354,7 +354,7 @@ func FuzzParseQuery(f *testing.F) {
 	})
 }
 
-// wholeQuestion tells whether b begins with a header and a whole question
+// wholeQuestion reports whether b begins with a header and a whole question
 // without compression.
 func wholeQuestion(b []byte) bool {
 	at := headerLen

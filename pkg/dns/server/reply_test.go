@@ -26,7 +26,7 @@ func answerSet(rrs []dns.RR) []string {
 	return set
 }
 
-// isSubset tells whether every element of a, sorted, is in b, and none twice.
+// isSubset reports whether every element of a, sorted, is in b, and none twice.
 func isSubset(a, b []string) bool {
 	for i, s := range a {
 		if _, ok := slices.BinarySearch(b, s); !ok || i > 0 && a[i-1] == s {

@@ -165,7 +165,7 @@ func (r *Records) PortAt(name, protocol []byte) []SRV {
 	return nil
 }
 
-// HasProtocol tells whether a port has the protocol, "_tcp": then that name
+// HasProtocol reports whether a port has the protocol, "_tcp": then that name
 // exists below the Service, without records (RFC 8020).
 func (r *Records) HasProtocol(protocol []byte) bool {
 	for i := range r.Ports {
@@ -258,7 +258,7 @@ func (r *Records) dropLongNames(wire int) {
 	r.Sort()
 }
 
-// Equal tells whether the two are the same in everything that is answered.
+// Equal reports whether the two are the same in everything that is answered.
 // Neither is nil.
 func (r *Records) Equal(o *Records) bool {
 	return r.Key == o.Key && r.Kind == o.Kind && r.Target == o.Target && r.Empty == o.Empty &&

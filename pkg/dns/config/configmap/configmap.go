@@ -156,7 +156,7 @@ func (st *store) Delete(obj any) error {
 // Resync is not called, as the reflector has no period for it.
 func (st *store) Resync() error { return nil }
 
-// ours tells whether obj is the ConfigMap: not everything that speaks the API
+// ours reports whether obj is the ConfigMap: not everything that speaks the API
 // (a proxy, a fake) knows field selectors.
 func (st *store) ours(obj any) (*corev1.ConfigMap, bool) {
 	cm, ok := obj.(*corev1.ConfigMap)

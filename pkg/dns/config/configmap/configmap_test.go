@@ -45,7 +45,7 @@ type apiServer struct {
 	*httptest.Server
 	t         *testing.T
 	streaming bool
-	// selectors tells whether the server heeds field selectors.
+	// selectors reports whether the server heeds field selectors.
 	selectors bool
 
 	mu       sync.Mutex

@@ -99,7 +99,7 @@ type yamlPart struct {
 	line int // of its first line in the file, from 1
 }
 
-// empty tells whether p has blank lines, comments, directives and separators
+// empty reports whether p has blank lines, comments, directives and separators
 // only, such as what stands before the first separator.
 func (p yamlPart) empty() bool {
 	for line := range bytes.Lines(p.text) {
@@ -123,7 +123,7 @@ func (p yamlPart) content() []byte {
 	return p.text
 }
 
-// flow tells whether p begins with a brace: "{kind: Service}".
+// flow reports whether p begins with a brace: "{kind: Service}".
 func (p yamlPart) flow() bool {
 	for line := range bytes.Lines(p.content()) {
 		line = bytes.TrimSpace(line)
@@ -186,7 +186,7 @@ func splitYAML(data []byte) []yamlPart {
 	return parts
 }
 
-// isSeparator tells whether line is mark, alone or with a blank behind it.
+// isSeparator reports whether line is mark, alone or with a blank behind it.
 func isSeparator(line []byte, mark string) bool {
 	rest, ok := bytes.CutPrefix(line, []byte(mark))
 	return ok && (len(rest) == 0 || strings.ContainsRune(" \t\r\n", rune(rest[0])))

@@ -84,7 +84,7 @@ type typeMeta struct {
 
 func (t typeMeta) String() string { return t.APIVersion + " " + t.Kind }
 
-// isList tells whether t is a kind of list that is read, and of which kind its
+// isList reports whether t is a kind of list that is read, and of which kind its
 // items are: none for List, which has items of any kind.
 func (t typeMeta) isList() (items typeMeta, ok bool) {
 	switch t {
@@ -222,7 +222,7 @@ func (r *reader) decode(where string, data []byte, t typeMeta, o any, m *metav1.
 }
 
 // accept completes the metadata m of the object o, after its kind's defaults,
-// and checks them, then the rest with check. It tells whether o is valid and
+// and checks them, then the rest with check. It reports whether o is valid and
 // new, and notes why not.
 func (r *reader) accept(where string, o any, m *metav1.ObjectMeta, t typeMeta, modified time.Time, namespaced bool, check func() error) bool {
 	*m = metav1.ObjectMeta{

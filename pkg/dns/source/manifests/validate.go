@@ -89,7 +89,7 @@ func checkService(s *corev1.Service) error {
 		// The name may end in a dot.
 		return checkSubdomain("spec.externalName", strings.TrimSuffix(s.Spec.ExternalName, "."))
 	}
-	return fmt.Errorf("spec.type: %s is none", printable(string(s.Spec.Type)))
+	return fmt.Errorf("spec.type: %s is not a type of Service", printable(string(s.Spec.Type)))
 }
 
 // checkClusterIPs checks the cluster IPs of a Service that is not of type
@@ -285,7 +285,7 @@ func checkSubdomain(field, value string) error {
 	return nil
 }
 
-// isSubdomain tells whether name consists of RFC 1123 labels. An API server
+// isSubdomain reports whether name consists of RFC 1123 labels. An API server
 // does not look at the length of each; no DNS message can carry one of more
 // than 63 octets (RFC 1035 section 2.3.4).
 func isSubdomain(name string) bool {

@@ -23,7 +23,7 @@ func TestRefusedServices(t *testing.T) {
 		{"line feed in the name", `{name: "a\nb"}`, "{clusterIP: None}", `"Service default/a\nb": skipped: metadata.name: "a\nb" is not a DNS label`},
 		{"namespace", "{name: web, namespace: a.b}", "{clusterIP: None}", `metadata.namespace: "a.b" is not a DNS label`},
 		{"year", "{name: web, creationTimestamp: '9999-12-31T23:59:59-01:00'}", "{clusterIP: None}", `metadata.creationTimestamp: year 10000`},
-		{"type", "{name: web}", "{type: Headless, clusterIP: None}", "spec.type: Headless is none"},
+		{"type", "{name: web}", "{type: Headless, clusterIP: None}", "spec.type: Headless is not a type of Service"},
 		{"no cluster IP", "{name: web}", "{ports: [{port: 80}]}", "Service default/web: skipped: no spec.clusterIP, and no API server here to allocate one (None makes it headless)"},
 		{"no cluster IP, load balancer", "{name: web}", "{type: LoadBalancer}", "no spec.clusterIP"},
 		{"not an address", "{name: web}", "{clusterIP: 192.0.2.256}", "spec.clusterIPs: 192.0.2.256 is not an IP address"},

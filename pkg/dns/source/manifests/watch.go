@@ -50,7 +50,7 @@ func Watch(ctx context.Context, dir string, report func(*Objects, []string, erro
 	f := follower{dir: dir, report: report, poll: pollInterval}
 	fsw, err := fsnotify.NewWatcher()
 	if err != nil {
-		glog.Warningf("manifests: looking at %s every %v, as events cannot be had: %v", dir, pollInterval, err)
+		glog.Warningf("manifests: inotify unavailable for %s, polling every %v: %v", dir, pollInterval, err)
 	} else {
 		defer func() { _ = fsw.Close() }() // ends its goroutine; nothing to be done about an error
 		f.watch = &dirWatch{dir: dir, fsw: fsw}
@@ -146,7 +146,7 @@ type state struct {
 	fresh bool
 }
 
-// same tells whether nothing can have changed from old to s.
+// same reports whether nothing can have changed from old to s.
 func (s state) same(old state) bool {
 	return !s.fresh && !old.fresh && s.text == old.text
 }
@@ -190,7 +190,7 @@ type dirWatch struct {
 }
 
 // renew sees to it that the events are those of the directory that w.dir leads
-// to now, and tells whether they were not.
+// to now, and reports whether they were not.
 func (w *dirWatch) renew() bool {
 	if w == nil {
 		return false
@@ -210,7 +210,7 @@ func (w *dirWatch) renew() bool {
 	if err := w.fsw.Add(w.dir); err != nil {
 		if !w.warned {
 			w.warned = true
-			glog.Warningf("manifests: looking at %s every %v, as events cannot be had: %v", w.dir, pollInterval, err)
+			glog.Warningf("manifests: inotify unavailable for %s, polling every %v: %v", w.dir, pollInterval, err)
 		}
 		return false
 	}
@@ -224,7 +224,7 @@ func (w *dirWatch) forget() {
 	_ = w.fsw.Remove(w.dir) // an error says that there was none
 }
 
-// relevant tells whether e may change what is read.
+// relevant reports whether e may change what is read.
 func (w *dirWatch) relevant(e fsnotify.Event) bool {
 	if e.Name == w.dir {
 		if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
