@@ -21,7 +21,9 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"kubedns/pkg/await"
 	"kubedns/pkg/dnsmasq/counters"
+	"kubedns/pkg/dnsmasq/dnsmasqtest"
 	"kubedns/pkg/freeport"
 )
 
@@ -220,18 +222,6 @@ func self(t *testing.T) string {
 	return path
 }
 
-func needDnsmasq(t *testing.T) string {
-	t.Helper()
-	path, err := exec.LookPath("dnsmasq")
-	if err != nil {
-		path = "/usr/sbin/dnsmasq"
-	}
-	if _, err := os.Stat(path); err != nil {
-		skip(t, "dnsmasq is not installed: %v", err)
-	}
-	return path
-}
-
 // skip skips a test that needs something, and fails where there is no excuse.
 func skip(t *testing.T, format string, args ...any) {
 	t.Helper()
@@ -241,32 +231,10 @@ func skip(t *testing.T, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-func openDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "nanny-test-") //nolint:usetesting // t.TempDir lies in folders that others cannot enter
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	must(t, os.Chmod(dir, 0o755))
-	return dir
-}
-
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-func await(t *testing.T, timeout time.Duration, what string, ok func() bool) {
-	t.Helper()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(timeout); !ok(); <-ticker.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", timeout, what)
-		}
 	}
 }
 
@@ -285,10 +253,10 @@ func startLocal(t *testing.T, addr, dir, user string, flags ...string) *program 
 // dnsmasq answers at addr.
 func startWith(t *testing.T, own []string, addr, dir string, flags ...string) *program {
 	t.Helper()
-	args := append([]string{"-v=2", "-dnsmasqExec=" + needDnsmasq(t), "-configDir=" + dir, "-restartDnsmasq=true", "-syncInterval=50ms",
-		"-stateDir=" + filepath.Join(openDir(t), "state")}, flags...)
+	args := append([]string{"-v=2", "-dnsmasqExec=" + dnsmasqtest.Path(t), "-configDir=" + dir, "-restartDnsmasq=true", "-syncInterval=50ms",
+		"-stateDir=" + filepath.Join(dnsmasqtest.Dir(t), "state")}, flags...)
 	p := start(t, self(t), append(append(args, "--"), own...)...)
-	await(t, 10*time.Second, "dnsmasq answers", func() bool { return answers(addr) })
+	await.Until(t, 10*time.Second, "dnsmasq answers", func() bool { return answers(addr) })
 	return p
 }
 
@@ -329,7 +297,7 @@ func startUpstream(t *testing.T) string {
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	upstream := startUpstream(t)
-	dir := filepath.Join(openDir(t), "config")
+	dir := filepath.Join(dnsmasqtest.Dir(t), "config")
 	must(t, os.Mkdir(dir, 0o755))
 	good := fmt.Sprintf(`{"stub.example":[%q]}`, upstream)
 	// put makes what is at aside what is at path, without a moment between.
@@ -359,7 +327,7 @@ func TestBadInput(t *testing.T) {
 		reply, _, err := (&dns.Client{Timeout: time.Second}).Exchange(q, addr)
 		return err == nil && len(reply.Answer) == 1
 	}
-	await(t, 5*time.Second, "the stub domain answers", resolves)
+	await.Until(t, 5*time.Second, "the stub domain answers", resolves)
 
 	tests := []struct {
 		name, key, text string
@@ -409,7 +377,7 @@ func TestBadInput(t *testing.T) {
 			} else {
 				write(test.key, test.text)
 			}
-			await(t, 15*time.Second, "the mistake is told: "+test.want, func() bool { return len(containing(p.since(from), test.want)) > 0 })
+			await.Until(t, 15*time.Second, "the mistake is told: "+test.want, func() bool { return len(containing(p.since(from), test.want)) > 0 })
 			if test.gone {
 				if !answers(addr) {
 					t.Error("dnsmasq does not answer")
@@ -431,9 +399,9 @@ func TestBadInput(t *testing.T) {
 					must(t, os.RemoveAll(filepath.Join(dir, entry.Name())))
 				}
 			}
-			await(t, 5*time.Second, "the stub domain answers", resolves)
+			await.Until(t, 5*time.Second, "the stub domain answers", resolves)
 			if !test.accepted {
-				await(t, 5*time.Second, "the configuration is valid again", func() bool { return len(containing(p.since(from), "is valid again")) > 0 })
+				await.Until(t, 5*time.Second, "the configuration is valid again", func() bool { return len(containing(p.since(from), "is valid again")) > 0 })
 			}
 			lines := p.since(from)
 			if got := containing(lines, test.want); len(got) != 1 {
@@ -453,12 +421,12 @@ func TestBadInput(t *testing.T) {
 // what is not.
 func TestConfigurationFilesLogged(t *testing.T) {
 	t.Parallel()
-	dir, addr := openDir(t), freeport.Addr(t)
+	dir, addr := dnsmasqtest.Dir(t), freeport.Addr(t)
 	file, script := filepath.Join(dir, "a.conf"), filepath.Join(dir, "script")
 	must(t, os.WriteFile(file, []byte("no-poll\n"), 0o644))
 	must(t, os.WriteFile(script, []byte("#!/bin/sh\necho no-resolv\n"), 0o755))
 	args := append(local(addr, currentUser(t)), "--conf-dir="+dir+",*.conf", "--conf-script="+script)
-	p := startWith(t, args, addr, openDir(t), "-drainPeriod=0s")
+	p := startWith(t, args, addr, dnsmasqtest.Dir(t), "-drainPeriod=0s")
 	for _, want := range []string{
 		"read dnsmasq's configuration files " + file + "; a change to them needs a restart",
 		"not reading the output of --conf-script=" + script + "; these options have no effect on the nanny there: address, conf-dir, ",
@@ -473,26 +441,26 @@ func TestConfigurationFilesLogged(t *testing.T) {
 // warning, also when nothing changes from then on.
 func TestOwnAddressAtStart(t *testing.T) {
 	t.Parallel()
-	dir, addr := openDir(t), freeport.Addr(t)
+	dir, addr := dnsmasqtest.Dir(t), freeport.Addr(t)
 	must(t, os.WriteFile(filepath.Join(dir, "upstreamNameservers"), []byte(fmt.Sprintf("[%q]", addr)), 0o644))
 	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s")
-	await(t, 5*time.Second, "the warning", func() bool { return len(containing(p.since(0), addr+": it is dnsmasq's own address")) > 0 })
+	await.Until(t, 5*time.Second, "the warning", func() bool { return len(containing(p.since(0), addr+": it is dnsmasq's own address")) > 0 })
 }
 
 // TestIgnoredOnce: a change that does not count is told once, that of a folder too.
 func TestIgnoredOnce(t *testing.T) {
 	t.Parallel()
-	dir, addr := openDir(t), freeport.Addr(t)
+	dir, addr := dnsmasqtest.Dir(t), freeport.Addr(t)
 	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s", "-restartDnsmasq=false", "-logInterval=100ms")
 	const ignored, tick = "ignored without -restartDnsmasq", "queries forwarded"
 	ticks := func(from, n int) func() bool {
 		return func() bool { return len(containing(p.since(from), tick)) >= n }
 	}
-	await(t, 5*time.Second, "statistics", ticks(0, 1))
+	await.Until(t, 5*time.Second, "statistics", ticks(0, 1))
 	must(t, os.Mkdir(filepath.Join(dir, "stubDomains"), 0o755))
-	await(t, 5*time.Second, ignored, func() bool { return len(containing(p.since(0), ignored)) > 0 })
+	await.Until(t, 5*time.Second, ignored, func() bool { return len(containing(p.since(0), ignored)) > 0 })
 	// Three intervals of statistics are at least four of looking at the folder.
-	await(t, 5*time.Second, "more statistics", ticks(len(p.since(0)), 3))
+	await.Until(t, 5*time.Second, "more statistics", ticks(len(p.since(0)), 3))
 	if got := containing(p.since(0), ignored); len(got) != 1 {
 		t.Errorf("%d lines, want one:\n%s", len(got), strings.Join(got, "\n"))
 	}
@@ -501,11 +469,11 @@ func TestIgnoredOnce(t *testing.T) {
 // TestRelativeStateDir: dnsmasq, whose working directory is another one, finds
 // its servers file, so that changes take no restart.
 func TestRelativeStateDir(t *testing.T) {
-	dir, addr := openDir(t), freeport.Addr(t)
-	t.Chdir(openDir(t))
+	dir, addr := dnsmasqtest.Dir(t), freeport.Addr(t)
+	t.Chdir(dnsmasqtest.Dir(t))
 	p := startLocal(t, addr, dir, currentUser(t), "-drainPeriod=0s", "-stateDir=state")
 	must(t, os.WriteFile(filepath.Join(dir, "stubDomains"), []byte(`{"stub.example":["192.0.2.1"]}`), 0o644))
-	await(t, 10*time.Second, "the servers are active", func() bool { return len(containing(p.since(0), "servers active after")) > 0 })
+	await.Until(t, 10*time.Second, "the servers are active", func() bool { return len(containing(p.since(0), "servers active after")) > 0 })
 	if got := containing(p.since(0), "restarting dnsmasq with new arguments"); len(got) > 0 {
 		t.Errorf("dnsmasq was restarted: %s", got[0])
 	}
@@ -529,12 +497,12 @@ func TestSignals(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			addr := freeport.Addr(t)
-			p := startLocal(t, addr, openDir(t), currentUser(t), test.drain)
+			p := startLocal(t, addr, dnsmasqtest.Dir(t), currentUser(t), test.drain)
 			pids := dnsmasqs(t, p.cmd.Process.Pid)
 			began := time.Now()
 			for i, s := range test.signals {
 				must(t, p.cmd.Process.Signal(s))
-				await(t, 5*time.Second, "the signal is received", func() bool { return len(containing(p.since(0), "received ")) > i })
+				await.Until(t, 5*time.Second, "the signal is received", func() bool { return len(containing(p.since(0), "received ")) > i })
 			}
 			select {
 			case <-p.ended:
@@ -568,18 +536,18 @@ func TestKilled(t *testing.T) {
 			}
 			t.Parallel()
 			addr := freeport.Addr(t)
-			p := startLocal(t, addr, openDir(t), user)
+			p := startLocal(t, addr, dnsmasqtest.Dir(t), user)
 			conn, err := net.Dial("tcp", addr)
 			must(t, err)
 			defer conn.Close()
 			var pids []int
-			await(t, 5*time.Second, "dnsmasq has a child", func() bool {
+			await.Until(t, 5*time.Second, "dnsmasq has a child", func() bool {
 				pids = dnsmasqs(t, p.cmd.Process.Pid)
 				return len(pids) == 2
 			})
 			must(t, p.cmd.Process.Kill())
 			for _, pid := range pids {
-				await(t, 5*time.Second, fmt.Sprintf("process %d of %v has ended", pid, pids), func() bool { return !alive(pid) })
+				await.Until(t, 5*time.Second, fmt.Sprintf("process %d of %v has ended", pid, pids), func() bool { return !alive(pid) })
 			}
 		})
 	}
@@ -620,7 +588,7 @@ func alive(pid int) bool {
 // TestUsageErrors: what ends at once, and how.
 func TestUsageErrors(t *testing.T) {
 	t.Parallel()
-	needDnsmasq(t)
+	dnsmasqtest.Path(t)
 	tests := []struct {
 		name string
 		args []string
@@ -654,7 +622,7 @@ func TestUsageErrors(t *testing.T) {
 // with as few privileges as there may be.
 func TestStockOnPort53(t *testing.T) {
 	t.Parallel()
-	dnsmasq := needDnsmasq(t)
+	dnsmasq := dnsmasqtest.Path(t)
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make a network namespace")
 	}
@@ -672,7 +640,7 @@ func TestStockOnPort53(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	// The test's own folder is for root alone.
-	bin := filepath.Join(openDir(t), "nanny")
+	bin := filepath.Join(dnsmasqtest.Dir(t), "nanny")
 	program, err := os.ReadFile(self(t))
 	must(t, err)
 	must(t, os.WriteFile(bin, program, 0o755))
@@ -692,9 +660,9 @@ func TestStockOnPort53(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			dir := openDir(t)
+			dir := dnsmasqtest.Dir(t)
 			// For root it can be made, for others not.
-			state := filepath.Join(openDir(t), "state")
+			state := filepath.Join(dnsmasqtest.Dir(t), "state")
 			args := append([]string{"netns", "exec", ns, "setpriv"}, test.priv...)
 			args = append(args, bin, "-v=2", "-dnsmasqExec="+dnsmasq, "-configDir="+dir, "-restartDnsmasq=true", "-stateDir="+state, "-drainPeriod=0s", "--")
 			p := start(t, "ip", append(args, strings.Fields(stockArgs)...)...)
@@ -704,10 +672,10 @@ func TestStockOnPort53(t *testing.T) {
 				out, _ := cmd.Output()
 				return string(out)
 			}
-			await(t, 10*time.Second, "dnsmasq answers", func() bool { return strings.HasPrefix(said(), "dnsmasq-") })
+			await.Until(t, 10*time.Second, "dnsmasq answers", func() bool { return strings.HasPrefix(said(), "dnsmasq-") })
 			pids := dnsmasqs(t, p.cmd.Process.Pid)
 			must(t, os.WriteFile(filepath.Join(dir, "stubDomains"), []byte(`{"stub.example":["192.0.2.1:5353"]}`), 0o644))
-			await(t, 10*time.Second, "the new server is active", func() bool { return strings.Contains(said(), "192.0.2.1:5353") })
+			await.Until(t, 10*time.Second, "the new server is active", func() bool { return strings.Contains(said(), "192.0.2.1:5353") })
 			if again := dnsmasqs(t, p.cmd.Process.Pid); len(pids) != 1 || len(again) != 1 || pids[0] != again[0] {
 				t.Errorf("dnsmasq is %v, was %v: not one that was not restarted", again, pids)
 			}

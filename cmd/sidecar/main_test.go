@@ -21,6 +21,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"kubedns/pkg/await"
 	"kubedns/pkg/freeport"
 )
 
@@ -242,15 +243,7 @@ func (p *program) stop(t *testing.T, sig syscall.Signal) {
 
 func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-		<-tick.C
-	}
+	await.Until(t, 20*time.Second, what, condition)
 }
 
 // A probe and a poll that wait for an answer do not hold up the end.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"kubedns/pkg/dnsmasq/dnsmasqtest"
 	"kubedns/pkg/freeport"
 )
 
@@ -16,7 +17,7 @@ import (
 // dnsmasq does: a file that it reads has an option that it refuses.
 func TestConfDirAsDnsmasq(t *testing.T) {
 	t.Parallel()
-	path := needDnsmasq(t)
+	path := dnsmasqtest.Path(t)
 	names := []string{"a.conf", "b.bak", "x.b.bak", ".conf", ".hidden.conf", "editor.conf~", "#auto.conf#", "#half.conf", "conf", "UPPER.CONF", "a b.conf"}
 	for _, suffixes := range []string{"", ",", ",*", ",*.conf", ",.bak", ",*.conf,.conf", ",*.bak,*.conf,b.bak", ",*,.conf,,", ",conf", ",*.nonesuch"} {
 		t.Run(strings.ReplaceAll("suffixes"+suffixes, ",", " "), func(t *testing.T) {
@@ -45,7 +46,7 @@ func TestConfDirAsDnsmasq(t *testing.T) {
 // refuses a second port in another file when it has found one in the line.
 func TestConfLineAsDnsmasq(t *testing.T) {
 	t.Parallel()
-	path := needDnsmasq(t)
+	path := dnsmasqtest.Path(t)
 	for _, test := range []struct{ line, port string }{
 		{"port=5353", "5353"},
 		{"  port\t= \"5353\"  # comment", "5353"},

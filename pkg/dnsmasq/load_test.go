@@ -20,6 +20,9 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"kubedns/pkg/await"
+	"kubedns/pkg/dnsmasq/dnsmasqtest"
 )
 
 // clientTimeout is when a question without an answer is lost, as with glibc.
@@ -362,7 +365,7 @@ func TestRestarts(t *testing.T) {
 	t.Parallel()
 	const restarts = 20
 	fixed, other := startUpstream(t, "192.0.2.9"), startUpstream(t, "192.0.2.1")
-	own := filepath.Join(openDir(t), "resolv.conf")
+	own := filepath.Join(dnsmasqtest.Dir(t), "resolv.conf")
 	writeFile(t, own, "nameserver 192.0.2.77\n")
 	nt := startNanny(t, []string{forwardMax, "--server=/cluster.local/" + hashAddr(fixed.addr), "--resolv-file=" + own}, nil)
 	l, stop := startLoad(t, nt.addr, 200, "svc.cluster.local")
@@ -371,7 +374,7 @@ func TestRestarts(t *testing.T) {
 	wrong := judge(t)
 	for i := range restarts {
 		pid := 0
-		await(t, 5*time.Second, "dnsmasq is ready", func() bool { pid = nt.pid(); return pid != 0 })
+		await.Until(t, 5*time.Second, "dnsmasq is ready", func() bool { pid = nt.pid(); return pid != 0 })
 		idleClients(t, nt.addr, 5)
 		if i%2 == 0 {
 			nt.writeJSON(t, "upstreamNameservers", []string{other.addr})
@@ -379,7 +382,7 @@ func TestRestarts(t *testing.T) {
 			nt.write(t, "upstreamNameservers", "")
 		}
 		before := stalled(t)
-		await(t, 10*time.Second, "dnsmasq is stopped", func() bool { return syscall.Kill(pid, 0) != nil })
+		await.Until(t, 10*time.Second, "dnsmasq is stopped", func() bool { return syscall.Kill(pid, 0) != nil })
 		downs = append(downs, outage{nt.backAfter(t, l, time.Now()), stalled(t) - before})
 	}
 	stop()
@@ -409,14 +412,14 @@ func TestKills(t *testing.T) {
 	wrong := judge(t)
 	for range kills {
 		pid := 0
-		await(t, 5*time.Second, "dnsmasq is ready", func() bool { pid = nt.pid(); return pid != 0 })
+		await.Until(t, 5*time.Second, "dnsmasq is ready", func() bool { pid = nt.pid(); return pid != 0 })
 		idleClients(t, nt.addr, 5)
 		at, before := time.Now(), stalled(t)
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		downs = append(downs, outage{nt.backAfter(t, l, at), stalled(t) - before})
-		await(t, 5*time.Second, "dnsmasq has lived for some time", func() bool { return time.Since(at) > 200*time.Millisecond })
+		await.Until(t, 5*time.Second, "dnsmasq has lived for some time", func() bool { return time.Since(at) > 200*time.Millisecond })
 	}
 	stop()
 	reportDowns(t, wrong, l, downs)
@@ -429,7 +432,7 @@ func TestKills(t *testing.T) {
 func (nt *nannyTest) backAfter(t *testing.T, l *load, since time.Time) time.Duration {
 	t.Helper()
 	var at time.Time
-	await(t, 10*time.Second, "a question is answered again", func() (ok bool) {
+	await.Until(t, 10*time.Second, "a question is answered again", func() (ok bool) {
 		at, ok = l.answeredAfter(since)
 		return ok
 	})

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -23,7 +22,9 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 
+	"kubedns/pkg/await"
 	"kubedns/pkg/dns/config"
+	"kubedns/pkg/dnsmasq/dnsmasqtest"
 	"kubedns/pkg/freeport"
 )
 
@@ -55,14 +56,14 @@ func startNanny(t *testing.T, args []string, change func(*nannyTest)) *nannyTest
 	nt := prepareNanny(t, args, change)
 	nt.run(t)
 	nt.awaitAnswering(t)
-	await(t, 5*time.Second, "dnsmasq is ready", func() bool { return nt.pid() != 0 })
+	await.Until(t, 5*time.Second, "dnsmasq is ready", func() bool { return nt.pid() != 0 })
 	return nt
 }
 
 func prepareNanny(t *testing.T, args []string, change func(*nannyTest)) *nannyTest {
 	t.Helper()
-	path := needDnsmasq(t)
-	folder := openDir(t)
+	path := dnsmasqtest.Path(t)
+	folder := dnsmasqtest.Dir(t)
 	nt := &nannyTest{addr: freeport.Addr(t), dir: filepath.Join(folder, "config"), resolv: filepath.Join(folder, "resolv.conf")}
 	mkdir(t, nt.dir)
 	writeFile(t, nt.resolv, "nameserver 192.0.2.53\n")
@@ -116,7 +117,7 @@ func (nt *nannyTest) run(t *testing.T) {
 
 func (nt *nannyTest) awaitAnswering(t *testing.T) {
 	t.Helper()
-	await(t, 10*time.Second, "dnsmasq answers", func() bool {
+	await.Until(t, 10*time.Second, "dnsmasq answers", func() bool {
 		q := new(dns.Msg)
 		q.SetQuestion("version.bind.", dns.TypeTXT)
 		q.Question[0].Qclass = dns.ClassCHAOS
@@ -177,7 +178,7 @@ func uniqueName(domain string) string {
 func (nt *nannyTest) awaitLookup(t *testing.T, domain, want string) {
 	t.Helper()
 	got := ""
-	await(t, 10*time.Second, "names of "+domain+" have "+want, func() bool {
+	await.Until(t, 10*time.Second, "names of "+domain+" have "+want, func() bool {
 		got = nt.lookup(t, domain)
 		return got == want
 	})
@@ -185,7 +186,7 @@ func (nt *nannyTest) awaitLookup(t *testing.T, domain, want string) {
 
 func (nt *nannyTest) awaitCount(t *testing.T, c prometheus.Metric, want float64) {
 	t.Helper()
-	await(t, 10*time.Second, fmt.Sprintf("the counter is %v", want), func() bool { return valueOf(t, c) == want })
+	await.Until(t, 10*time.Second, fmt.Sprintf("the counter is %v", want), func() bool { return valueOf(t, c) == want })
 }
 
 // servers are those that dnsmasq has.
@@ -277,36 +278,6 @@ func listenBoth(t *testing.T) (net.PacketConn, net.Listener) {
 	return nil, nil
 }
 
-// needDnsmasq returns the real dnsmasq's path, or skips the test.
-func needDnsmasq(t *testing.T) string {
-	t.Helper()
-	path, err := exec.LookPath("dnsmasq")
-	if err != nil {
-		path = "/usr/sbin/dnsmasq"
-	}
-	if _, err := os.Stat(path); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("dnsmasq is needed: %v", err)
-		}
-		t.Skipf("dnsmasq is not installed: %v", err)
-	}
-	return path
-}
-
-// openDir is a temporary folder that every user can read.
-func openDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "nanny-test-") //nolint:usetesting // t.TempDir lies in folders that others cannot enter
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 func mkdir(t *testing.T, path string) {
 	t.Helper()
 	if err := os.Mkdir(path, 0o755); err != nil {
@@ -318,18 +289,6 @@ func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// await waits until ok, which may take as long as it likes to find out.
-func await(t *testing.T, timeout time.Duration, what string, ok func() bool) {
-	t.Helper()
-	ticker := time.NewTicker(2 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(timeout); !ok(); <-ticker.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", timeout, what)
-		}
 	}
 }
 
@@ -414,7 +373,7 @@ func TestResolvConf(t *testing.T) {
 	nt.writeJSON(t, "stubDomains", stub(a.addr)) // so that there is something to wait for
 	nt.awaitLookup(t, "stub.example", "192.0.2.1")
 	nt.write(t, "stubDomains", "")
-	await(t, 5*time.Second, "the stub domain is gone", func() bool { return nt.lookup(t, "stub.example") != "192.0.2.1" })
+	await.Until(t, 5*time.Second, "the stub domain is gone", func() bool { return nt.lookup(t, "stub.example") != "192.0.2.1" })
 	if got := nt.servers(t); got != "192.0.2.8:53" {
 		t.Errorf("with an empty resolv.conf dnsmasq has %q", got)
 	}
@@ -591,7 +550,7 @@ func TestPassingErrors(t *testing.T) {
 	writeFile(t, nt.resolv, "nameserver 192.0.2.8\n")
 	nt.awaitCount(t, nt.metrics.reloads.WithLabelValues(resultRefused), 2)
 	rename(aside, nt.state.path)
-	await(t, 5*time.Second, "the new nameserver is active", func() bool { return strings.Contains(nt.servers(t), "192.0.2.8:53") })
+	await.Until(t, 5*time.Second, "the new nameserver is active", func() bool { return strings.Contains(nt.servers(t), "192.0.2.8:53") })
 }
 
 // TestRunEndsEarly: what was prepared is taken back.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"kubedns/pkg/await"
 	"kubedns/pkg/freeport"
 )
 
@@ -121,7 +122,7 @@ func TestProbeAddrWrong(t *testing.T) {
 	})
 	nt.run(t)
 	nt.awaitAnswering(t)
-	await(t, 5*time.Second, "dnsmasq counts as ready", func() bool { return nt.pid() != 0 })
+	await.Until(t, 5*time.Second, "dnsmasq counts as ready", func() bool { return nt.pid() != 0 })
 	if nt.super.wasHeard() {
 		t.Error("the nanny knows where dnsmasq listens")
 	}
@@ -204,7 +205,7 @@ func TestStopKillsTheStubborn(t *testing.T) {
 func TestStatistics(t *testing.T) {
 	t.Parallel()
 	nt := startNanny(t, nil, func(nt *nannyTest) { nt.opts.LogInterval = 20 * time.Millisecond })
-	await(t, 5*time.Second, "dnsmasq logs its statistics", func() bool {
+	await.Until(t, 5*time.Second, "dnsmasq logs its statistics", func() bool {
 		return strings.Contains(nt.output.lastLines(), "queries forwarded")
 	})
 }
@@ -217,7 +218,7 @@ func TestChildrenOfTheKilled(t *testing.T) {
 	idleClients(t, nt.addr, 5)
 	pid := nt.pid()
 	var children []int
-	await(t, 5*time.Second, "dnsmasq has a child for each client", func() bool {
+	await.Until(t, 5*time.Second, "dnsmasq has a child for each client", func() bool {
 		children = childrenOf(t, pid)
 		return len(children) == 5
 	})
@@ -334,7 +335,7 @@ func TestGuardKnowsFirst(t *testing.T) {
 			p, err := startProcess("/bin/sleep", []string{"60"}, new(lineLog), &guard{pipe: w, guarded: []string{self}})
 			started <- result{p, err}
 		}()
-		await(t, 5*time.Second, "the process is there", func() bool { return len(childrenOf(t, os.Getpid())) == 1 })
+		await.Until(t, 5*time.Second, "the process is there", func() bool { return len(childrenOf(t, os.Getpid())) == 1 })
 		pid := childrenOf(t, os.Getpid())[0]
 		for range 30 {
 			time.Sleep(10 * time.Millisecond)
@@ -354,7 +355,7 @@ func TestGuardKnowsFirst(t *testing.T) {
 		if n, err := r.Read(line); err != nil || string(line[:n]) != fmt.Sprintln(pid) {
 			t.Errorf("the guard is told %q, %v, want process %d", line[:n], err, pid)
 		}
-		await(t, 5*time.Second, "the process runs", func() bool { return isSleep(pid) })
+		await.Until(t, 5*time.Second, "the process runs", func() bool { return isSleep(pid) })
 	})
 	t.Run("the nanny has ended", func(t *testing.T) {
 		r, w, err := os.Pipe()

@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 	"go.uber.org/goleak"
 
+	"kubedns/pkg/await"
 	"kubedns/pkg/freeport"
 )
 
@@ -140,22 +141,9 @@ func (i *instance) waitForMetrics(t *testing.T, want map[string]float64) {
 	})
 }
 
-// waitFor waits until condition holds, 10 s at the most.
 func waitFor(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	waitUntil(t, time.Now().Add(10*time.Second), what, condition)
-}
-
-func waitUntil(t *testing.T, deadline time.Time, what string, condition func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-		<-tick.C
-	}
+	await.Until(t, 10*time.Second, what, condition)
 }
 
 // listen listens on a free port of 127.0.0.1.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"kubedns/pkg/await"
 	"kubedns/pkg/freeport"
 )
 
@@ -250,7 +251,7 @@ func TestKubeDNSKilled(t *testing.T) {
 			"through": "timeout after 2s", "through_a": "timeout after 2s", "through_any": "timeout after 2s",
 		}
 		for label := range bypass {
-			waitUntil(t, killed.Add(2*interval), label+" turns 503", func() bool {
+			await.Until(t, time.Until(killed.Add(2*interval)), label+" turns 503", func() bool {
 				for _, cached := range []string{"dnsmasq", "dnsmasq_a"} {
 					if h := s.health(t, cached); !h.IsOk {
 						t.Fatalf("%s, which dnsmasq has in its cache: %+v", cached, h)
@@ -268,7 +269,7 @@ func TestKubeDNSKilled(t *testing.T) {
 		startBackend(backendAddr)
 		began := time.Now()
 		for label := range bypass {
-			waitUntil(t, began.Add(2*interval), label+" is healthy again", func() bool { return s.health(t, label).IsOk })
+			await.Until(t, time.Until(began.Add(2*interval)), label+" is healthy again", func() bool { return s.health(t, label).IsOk })
 		}
 	})
 }

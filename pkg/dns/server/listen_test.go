@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"kubedns/pkg/await"
 )
 
 // patience is how long a test waits for what is to happen soon.
@@ -86,13 +88,7 @@ func exchange(tb testing.TB, conn net.Conn, wire []byte) []byte {
 // eventually waits until ok.
 func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			tb.Fatalf("never: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	await.Until(tb, patience, what, ok)
 }
 
 // Every row is answered in the same way over UDP and TCP, IPv4 and IPv6, by

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"kubedns/pkg/dnsmasq/dnsmasqtest"
 	"kubedns/pkg/freeport"
 )
 
@@ -182,19 +183,9 @@ func ask(t *testing.T, addr, name string) {
 // startDnsmasq runs dnsmasq on a free port of 127.0.0.1 until the test ends.
 func startDnsmasq(t *testing.T, args ...string) *Client {
 	t.Helper()
-	path, err := exec.LookPath("dnsmasq")
-	if err != nil {
-		path = "/usr/sbin/dnsmasq"
-	}
-	if _, err := os.Stat(path); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("dnsmasq is needed: %v", err)
-		}
-		t.Skipf("dnsmasq is not installed: %v", err)
-	}
 	addr := freeport.Addr(t)
 	_, port, _ := net.SplitHostPort(addr)
-	cmd := exec.Command(path, append([]string{"--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
+	cmd := exec.Command(dnsmasqtest.Path(t), append([]string{"--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
 		"--pid-file=", "--log-facility=-", "--listen-address=127.0.0.1", "--bind-interfaces", "--port=" + port}, args...)...)
 	if os.Geteuid() == 0 {
 		cmd.Args = append(cmd.Args, "--user=root")

@@ -19,6 +19,7 @@ import (
 
 	"kubedns/cmd/kube-dns/app"
 	"kubedns/cmd/kube-dns/app/options"
+	"kubedns/pkg/await"
 	"kubedns/pkg/freeport"
 )
 
@@ -104,12 +105,7 @@ func (k *KubeDNS) Stop() error {
 // Await waits until done returns true, for 10 s at most.
 func (k *KubeDNS) Await(what string, done func() bool) {
 	k.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !done(); {
-		if time.Now().After(deadline) {
-			k.t.Fatalf("not %s in 10 s", what)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	await.Until(k.t, 10*time.Second, what, done)
 }
 
 // Get asks the health port for a path, or any server for a URL. Without an

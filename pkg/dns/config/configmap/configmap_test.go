@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 
+	"kubedns/pkg/await"
 	"kubedns/pkg/dns/apiclient"
 	"kubedns/pkg/dns/config"
 )
@@ -325,11 +326,7 @@ func TestGoesBack(t *testing.T) {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 10 s", what)
-		}
-	}
+	await.Until(t, 10*time.Second, what, ok)
 }
 
 // configMap is one of that name with data and an own UID.

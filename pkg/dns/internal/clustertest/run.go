@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"kubedns/pkg/await"
 	"kubedns/pkg/dns/treecache"
 )
 
@@ -50,16 +51,7 @@ func Start(t *testing.T, run func(context.Context) error) (stop func()) {
 // Eventually waits until what is so.
 func Eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(30 * time.Second)
-	for !so() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
+	await.Until(t, 30*time.Second, what, so)
 }
 
 // WaitForTree waits until kd is synced and has the tree wanted. It returns how they
