@@ -3,6 +3,18 @@
 // It keeps trimmed objects alone and decodes what the API server sends straight
 // into them.
 //
+// Three parts are written here although client-go has them; the figures are from
+// hack/bench/README.md, "What was tried":
+//
+//   - Lists come in pages (pages.go), not as a stream: the mark at a stream's end
+//     may come a second after the last object. Starts took 0.9 to 1.2 s with it
+//     and 0.5 s without.
+//   - store takes the place of cache.Store, which needs a whole list before it
+//     replaces anything. Replacing everything took 189 MB at most while listing
+//     again, keeping what has not changed takes 109 MB.
+//   - lister waits at most 10 s before it asks an API server again. A reflector's
+//     wait grows to a minute, which is a minute of old answers after an outage.
+//
 // Source.Run starts for each resource a reflector, which lists again and
 // watches, and a goroutine that reads the watch.
 package apiserver
@@ -42,8 +54,8 @@ type Source struct {
 }
 
 // Memory learns what takes much memory for a while, to set the garbage collector
-// accordingly. Its methods are called from several goroutines
-// at once, and return at once.
+// accordingly. Its methods are called from several goroutines at once, and
+// return at once.
 type Memory interface {
 	// RelistBegins says that objects are listed again: for a while there is
 	// about as much garbage as there are objects kept.
