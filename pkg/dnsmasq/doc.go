@@ -25,7 +25,8 @@
 //   - takeover waits until dnsmasq has loaded them;
 //   - supervisor starts one process after the other and probes it.
 //
-// Nanny puts these together, drains and stops.
+// Nanny puts these together, drains and stops. If it is killed, the guard ends
+// dnsmasq.
 //
 // What the operator has set stays: the nanny reads dnsmasq's own arguments and
 // the files that --conf-file and --conf-dir name, once, at its start (see

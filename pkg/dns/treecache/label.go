@@ -6,10 +6,10 @@ import (
 	"strconv"
 )
 
-// SystemLabel is the label of an address that has no name of its own. It is
-// kept from kube-dns, of which replicas of both makes must agree while a
-// rollout goes on: the hexadecimal digits of the text of a hexadecimal hash,
-// FNV-1a of 32 bits over how Go prints a msg.Service with the address.
+// SystemLabel is the label of an address that has no name of its own. It is that
+// of kube-dns 1.2x, because replicas of both must agree during a rollout: the
+// hexadecimal digits of the text of a hexadecimal hash, FNV-1a of 32 bits over
+// how Go prints a msg.Service with the address.
 //
 // host is an address in its canonical text, or an external name.
 func SystemLabel[T ~string | ~[]byte](host T) string {
@@ -22,7 +22,7 @@ func SystemLabel[T ~string | ~[]byte](host T) string {
 	return string(hex.AppendEncode(label[:0], strconv.AppendUint(digits[:0], uint64(h), 16)))
 }
 
-// fnv1a goes on with the hash h.
+// fnv1a is the FNV-1a hash of what h is the hash of, followed by s.
 func fnv1a[T ~string | ~[]byte](h uint32, s T) uint32 {
 	for i := range len(s) {
 		h = (h ^ uint32(s[i])) * 16777619
