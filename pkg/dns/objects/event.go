@@ -24,7 +24,7 @@ type Event[T Object] struct {
 type encodedEvent struct {
 	kind   watch.EventType
 	of     string // the object's kind
-	object []byte // without protobuf's envelope; a part of what was decoded
+	object []byte // without protobuf's envelope
 }
 
 // DecodeEvent decodes a WatchEvent in protobuf. It does not keep data. Its
@@ -99,33 +99,17 @@ func eventFromJSON(data []byte) (encodedEvent, error) {
 	return encodedEvent{event.Type, object.Kind, event.Object}, nil
 }
 
-func eventFromProtobuf(data []byte) (event encodedEvent, err error) {
-	m := message{rest: data}
-	for m.next() {
-		switch m.field {
-		case 1:
-			event.kind = eventType(m.bytes())
-		case 2: // a RawExtension
-			r := message{rest: m.bytes()}
-			for r.next() {
-				if r.field == 1 {
-					of, object, err := unwrap(r.bytes())
-					r.fail(err)
-					event.of, event.object = string(of), object
-				}
-			}
-			m.fail(r.err)
-		}
+func eventFromProtobuf(data []byte) (encodedEvent, error) {
+	var event metav1.WatchEvent
+	if err := unmarshal(&event, data); err != nil {
+		return encodedEvent{}, err
 	}
-	return event, m.err
-}
-
-// eventType allocates only for unknown types.
-func eventType(b []byte) watch.EventType {
-	for _, t := range []watch.EventType{watch.Modified, watch.Added, watch.Deleted, watch.Bookmark, watch.Error} {
-		if string(b) == string(t) {
-			return t
-		}
+	if len(event.Object.Raw) == 0 {
+		return encodedEvent{kind: watch.EventType(event.Type)}, nil
 	}
-	return watch.EventType(b)
+	object, err := unwrap(event.Object.Raw)
+	if err != nil {
+		return encodedEvent{}, err
+	}
+	return encodedEvent{watch.EventType(event.Type), object.Kind, object.Raw}, nil
 }

@@ -275,16 +275,16 @@ func TrimNode(n *corev1.Node) *Node {
 	return t
 }
 
-// protocolOf is TCP for "". It allocates only for protocols that Kubernetes
-// does not know.
-func protocolOf[T ~string | ~[]byte](p T) corev1.Protocol {
-	switch string(p) {
-	case string(corev1.ProtocolUDP):
+// protocolOf is TCP for "". What it returns shares no memory with p where
+// Kubernetes knows the protocol: a decoded one would be kept with every port.
+func protocolOf(p corev1.Protocol) corev1.Protocol {
+	switch p {
+	case corev1.ProtocolUDP:
 		return corev1.ProtocolUDP
-	case string(corev1.ProtocolSCTP):
+	case corev1.ProtocolSCTP:
 		return corev1.ProtocolSCTP
-	case string(corev1.ProtocolTCP), "":
+	case corev1.ProtocolTCP, "":
 		return corev1.ProtocolTCP
 	}
-	return corev1.Protocol(p)
+	return p
 }

@@ -17,10 +17,10 @@ import (
 )
 
 // How long to wait before asking an API server again after a failure. A
-// reflector's own wait grows to a minute, which is a minute of old answers
-// after an outage. With this one a hundred instances ask an API server that is
-// down at most 30 times a second, both lists together, and all are back 10 s
-// after it is.
+// reflector's own wait grows to between 30 and 60 s: answers are old for up to a
+// minute after an outage, for 23 s on average. This one grows to between 5 and
+// 10 s, which is 4 s on average. A hundred instances then ask an API server that
+// is down 27 times a second, both lists together, in place of 4 times.
 const (
 	firstRetry = time.Second
 	maxRetry   = 10 * time.Second

@@ -31,7 +31,10 @@ func follow[T objects.Object](ctx context.Context, s *Source, client rest.Interf
 
 // pagedListWatch has client-go list in pages. A streaming list takes as little
 // memory, but its end is a bookmark, which the API server may send a second
-// after the last object: a second without DNS at every start.
+// after the last object: a second without DNS at every start. With 5,500
+// Services from a real API server the first right answer came 0.76 s
+// (0.71 to 0.99) after exec with a streaming list and 0.24 s (0.22 to 0.62) with
+// pages, in the same run; CoreDNS took 0.76 s.
 type pagedListWatch struct{ *cache.ListWatch }
 
 // IsWatchListSemanticsUnSupported tells client-go not to use a streaming list.
